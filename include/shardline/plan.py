@@ -1,0 +1,118 @@
+"""The plan: the immutable description of a job's inputs and settings, and the id that hashes it.
+
+The same inputs and settings give the same id, so the same job; anything that would change a
+document, a request or an answer gives another (PROTOCOL 1).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import orjson
+from blake3 import blake3
+
+from shardline.errors import JobNotReady
+from shardline.job import JobFile
+from shardline.layout import NO_PARTITION, JobLayout
+from shardline.store import Store
+
+_NAME_BYTES = 4
+
+
+class InputFile(msgspec.Struct, frozen=True):
+    """One file of the corpus as it was when the job was planned."""
+
+    uri: str
+    source: str
+    """Its path below the corpus: what rows and reports call it."""
+    size_bytes: int
+    version: str
+    """ETag, or mtime in nanoseconds: a file that changes while it is read is an error."""
+
+
+class SkippedFile(msgspec.Struct, frozen=True):
+    """A file that was left out, and why (SkippedReason)."""
+
+    source: str
+    reason: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`plan.json`: everything that the stages after it need to know."""
+
+    job_id: str
+    job: dict[str, object]
+    """The checked job file, with every `file:` read in; see `Plan.job_file`."""
+    partition: str | None
+    planned_at: str
+    model_commit: str
+    inputs: list[InputFile]
+    skipped: list[SkippedFile]
+    splits: list[tuple[int, int]]
+    """Ranges [first, last) of `inputs`: one scan task each, at most 1,000."""
+    bounds: list[tuple[int, str]]
+    """Upper bounds (length in bytes, first 8 hex digits of the fingerprint) of all buckets but the last."""
+    bucket_sets: list[tuple[int, int]]
+    """Ranges [first, last) of buckets: one cut task each, at most 1,000."""
+    version: str
+
+    @property
+    def job_file(self) -> JobFile:
+        return JobFile.model_validate(self.job)
+
+    @property
+    def layout(self) -> JobLayout:
+        return JobLayout(self.job_id)
+
+    @property
+    def buckets(self) -> int:
+        return len(self.bounds) + 1
+
+
+def make_job_id(
+    job: JobFile, partition: str | None, model_commit: str, inputs: list[InputFile]
+) -> str:
+    """`{name}-{partition or "all"}-{8 hex}` (PROTOCOL 1).
+
+    Not hashed: shares and budgets, owner, schedule, engine_args, report. `max_text_bytes` is: it
+    decides which rows are documents.
+    """
+    hashed = {
+        "kind": job.kind,
+        "corpus": job.corpus.model_dump(mode="json") | {"uri": job.corpus_uri(partition)},
+        "max_text_bytes": job.limits.max_text_bytes,
+        "messages": [m.model_dump(mode="json") for m in job.messages],
+        "parameters": job.parameters,
+        "output": job.output.model_dump(mode="json"),
+        "shards": job.shards.model_dump(mode="json"),
+        "model": [job.engine.engine, job.engine.model, model_commit],
+        "rerun": job.rerun,
+        "inputs": [[f.uri, f.size_bytes, f.version] for f in inputs],
+    }
+    digest = blake3(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest(_NAME_BYTES)
+    label = (partition or NO_PARTITION).lower()
+    slug = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in label)
+    return f"{job.name}-{slug}-{digest}"
+
+
+def read_plan(store: Store, job_id: str) -> Plan:
+    """The plan of a job.
+
+    Raises:
+        JobNotReady: there is no such job below this root.
+    """
+    found = store.read_or_none(JobLayout(job_id).plan)
+    if found is None:
+        raise JobNotReady(f"job {job_id}: not planned below {store.uri}")
+    return msgspec.json.decode(found, type=Plan)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The bytes of plan.json, readable for people."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1)
+
+
+def timestamp(moment: datetime) -> str:
+    """How every record writes a moment: ISO 8601, UTC, to the millisecond."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")

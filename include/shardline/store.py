@@ -1,0 +1,298 @@
+"""The object store: one door for local disk, S3 and memory.
+
+A create-only put is the only way in which Shardline decides who won, so this file keeps two
+promises that the library below does not: a local object is on disk (file and folder fsynced) before
+its name exists, and a put whose reply was lost is recognised as our own by its bytes (PROTOCOL 8, 23).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore import exceptions as obstore_errors
+from obstore.store import LocalStore, MemoryStore, S3Store
+
+from shardline.errors import ObjectConflict, ObjectNotFound, StoreRefused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_RETRY: dict[str, Any] = {
+    "max_retries": 5,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=200),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
+}
+_REFUSED = (
+    obstore_errors.PermissionDeniedError,
+    obstore_errors.UnauthenticatedError,
+    obstore_errors.InvalidPathError,
+    obstore_errors.NotSupportedError,
+    obstore_errors.UnknownConfigurationKeyError,
+    PermissionError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One object of a listing. `path` is relative to the store's root."""
+
+    path: str
+    size_bytes: int
+    e_tag: str | None
+    modified: datetime
+
+
+class Put(Enum):
+    """What became of a create-only put."""
+
+    CREATED = "created"
+    SAME = "same"  # exists with equal bytes: most likely our own put whose reply was lost
+    TAKEN = "taken"  # exists with other bytes: somebody else won
+
+
+class Store:
+    """Objects below one root URI. Every method may raise StoreUnavailable or StoreRefused.
+
+    Tests script faults by overriding the methods whose names begin with `_do_`: everything above
+    them is the code that runs in production.
+    """
+
+    def __init__(self, uri: str, objects: ObjectStore, folder: Path | None = None) -> None:
+        self.uri = uri.rstrip("/")
+        self.folder = folder
+        self._objects = objects
+
+    # one-line primitives, the seam for scripted faults
+    def _do_create(self, path: str, content: bytes | Path) -> bool:
+        """Create-only put; False when the name is taken."""
+        if self.folder is not None:
+            return _write_file(self.folder / path, content, create=True)
+        try:
+            obstore.put(self._objects, path, content, mode="create", use_multipart=False)
+        except obstore_errors.AlreadyExistsError:
+            return False
+        return True
+
+    def _do_write(self, path: str, content: bytes | Path) -> None:
+        if self.folder is not None:
+            _write_file(self.folder / path, content, create=False)
+        else:
+            obstore.put(self._objects, path, content)
+
+    def _do_read(self, path: str) -> bytes:
+        return bytes(obstore.get(self._objects, path).bytes())
+
+    def _do_read_range(self, path: str, start: int, end: int) -> bytes:
+        return bytes(obstore.get_range(self._objects, path, start=start, end=end))
+
+    def _do_head(self, path: str) -> ObjectInfo:
+        return _info(obstore.head(self._objects, path))
+
+    def _do_list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        for batch in obstore.list(self._objects, prefix=prefix or None, offset=start_after):
+            yield from map(_info, batch)
+
+    def _do_delete(self, path: str) -> None:
+        obstore.delete(self._objects, path)
+
+    # what the rooms use
+    def put_once(self, path: str, content: bytes | Path) -> Put:
+        """Create-only put: one winner, for ever. Tells a lost reply from a lost race."""
+        with _translated(path):
+            if self._do_create(path, content):
+                return Put.CREATED
+            mine = content.read_bytes() if isinstance(content, Path) else content
+            if self._do_head(path).size_bytes != len(mine):
+                return Put.TAKEN
+            return Put.SAME if self._do_read(path) == mine else Put.TAKEN
+
+    def put_same(self, path: str, content: bytes | Path) -> None:
+        """Create-only put of content that every writer makes alike.
+
+        Raises:
+            ObjectConflict: it exists with other bytes, so something is not reproducible.
+        """
+        if self.put_once(path, content) is Put.TAKEN:
+            raise ObjectConflict(path)
+
+    def write(self, path: str, content: bytes | Path) -> None:
+        """Put that replaces what is there; for objects with one writer."""
+        with _translated(path):
+            self._do_write(path, content)
+
+    def read(self, path: str) -> bytes:
+        """The whole object. Raises ObjectNotFound."""
+        with _translated(path):
+            return self._do_read(path)
+
+    def read_or_none(self, path: str) -> bytes | None:
+        """The whole object, or None where there is none."""
+        try:
+            return self.read(path)
+        except ObjectNotFound:
+            return None
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """Bytes start..end (end excluded)."""
+        if start == end:
+            return b""
+        with _translated(path):
+            return self._do_read_range(path, start, end)
+
+    def info(self, path: str) -> ObjectInfo | None:
+        """Size and tag, or None where there is no such object."""
+        try:
+            with _translated(path):
+                return self._do_head(path)
+        except ObjectNotFound:
+            return None
+
+    def exists(self, path: str) -> bool:
+        return self.info(path) is not None
+
+    def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Objects below a prefix that ends at a slash (or is empty), sorted by name."""
+        with _translated(prefix):
+            yield from sorted(self._do_list(prefix.rstrip("/"), start_after), key=lambda o: o.path)
+
+    def delete(self, path: str) -> None:
+        """Remove an object; no error where there is none."""
+        try:
+            with _translated(path):
+                self._do_delete(path)
+        except ObjectNotFound:
+            return
+
+    def fetch(self, path: str, folder: Path) -> Path:
+        """The object as a local file: itself on local disk, else a copy in `folder`."""
+        if self.folder is not None:
+            target = self.folder / path
+            if not target.is_file():
+                raise ObjectNotFound(path)
+            return target
+        target = folder / path.replace("/", "~")
+        with _translated(path), target.open("wb") as file:
+            for piece in obstore.get(self._objects, path).stream():
+                file.write(piece)
+        return target
+
+    def uri_of(self, path: str) -> str:
+        """The full URI of an object, for people and for libraries that open URIs."""
+        return f"{self.uri}/{path}"
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """What delta-rs needs beside the URI: create-only commits on S3."""
+        return {"aws_conditional_put": "etag"} if self.uri.startswith("s3://") else {}
+
+
+def open_store(uri: str) -> Store:
+    """Open `file:///folder`, `/folder`, `s3://bucket/prefix` or `memory://`.
+
+    Credentials, region and endpoint of S3 come from the environment (AWS_*).
+
+    Raises:
+        StoreRefused: the URI names no store we know, or a folder that cannot be made.
+    """
+    if uri.startswith("memory://"):
+        return Store(uri, MemoryStore())
+    if uri.startswith("s3://"):
+        parts = urlsplit(uri)
+        store = S3Store(
+            parts.netloc,
+            prefix=parts.path.strip("/") or None,
+            retry_config=_RETRY,  # type: ignore[arg-type]
+            client_options={
+                "connect_timeout": timedelta(seconds=5),
+                "timeout": timedelta(seconds=120),
+            },
+        )
+        return Store(uri, store)
+    folder = folder_of(uri)
+    if folder is None:
+        raise StoreRefused(f"{uri}: a root is a folder, file:///folder or s3://bucket/prefix")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreRefused(f"{uri}: cannot make this folder ({error.strerror})") from error
+    if not os.access(folder, os.W_OK):
+        raise StoreRefused(f"{uri}: this folder cannot be written")
+    return Store(folder.as_uri(), LocalStore(folder), folder)
+
+
+def folder_of(uri: str) -> Path | None:
+    """The local folder or file that a URI or path means, made absolute; None for other schemes."""
+    if uri.startswith("file://"):
+        return Path(unquote(uri.removeprefix("file://")))
+    if "://" in uri:
+        return None
+    return Path(uri).absolute()
+
+
+def _info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"])
+
+
+def _write_file(target: Path, content: bytes | Path, *, create: bool) -> bool:
+    """Write through a temporary file, fsync it, give it its name in one step, fsync the folder.
+
+    The name appears only when the bytes are on disk: after a power cut an object is whole or absent.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # LocalStore hides names that end in #digits from listings, so a torn file is never an object
+    temporary = target.with_name(f"{target.name}.{secrets.token_hex(6)}#1")
+    data = content.read_bytes() if isinstance(content, Path) else content
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if create:
+            os.link(temporary, target)
+        else:
+            temporary.replace(target)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return True
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Turn what the library raises into errors whose class decides what happens next."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectNotFound(path) from error
+    except _REFUSED as error:
+        raise StoreRefused(f"{path}: {_first_line(error)}") from error
+    except obstore_errors.BaseError as error:
+        raise StoreUnavailable(f"{path}: {_first_line(error)}") from error
+    except OSError as error:  # disk full, I/O error, stale handle, reset connection
+        raise StoreUnavailable(f"{path}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]
