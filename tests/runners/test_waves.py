@@ -1,0 +1,132 @@
+"""Waves: how shards are cut into them, which one starts next, and what stops the next one."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from shardline.runners.waves import (
+    FIRST_WAVE,
+    MAX_OPEN,
+    WAVE,
+    DeathClass,
+    ShardEnd,
+    Wave,
+    WaveState,
+    dead_in_a_row,
+    find_brake,
+    next_waves,
+    plan_waves,
+    unfinished_waves,
+)
+
+START = datetime(2026, 11, 28, tzinfo=UTC)
+SIZES = [0, 1, 7, 8, 9, 1_007, 1_008, 1_009, 20_000, 102_502]
+
+
+def ends(*deaths: DeathClass | None) -> list[ShardEnd]:
+    return [ShardEnd(START + timedelta(minutes=i), death) for i, death in enumerate(deaths)]
+
+
+@pytest.mark.parametrize("shards", SIZES)
+def test_every_shard_is_in_exactly_one_wave(shards: int) -> None:
+    assert [n for w in plan_waves(shards) for n in w.numbers] == list(range(shards))
+
+
+@pytest.mark.parametrize("shards", SIZES)
+def test_the_first_wave_is_small_and_no_wave_is_larger_than_airflow_can_map(shards: int) -> None:
+    sizes = [len(w.numbers) for w in plan_waves(shards)]
+    assert all(0 < size <= WAVE for size in sizes)
+    assert sizes[:1] == [min(shards, FIRST_WAVE)][: min(shards, 1)]
+
+
+def test_waves_are_numbered_from_zero_and_named_by_number_and_generation() -> None:
+    waves = plan_waves(3_000)
+    assert [w.n for w in waves] == [0, 1, 2, 3]
+    assert waves[2].run_id("reviews-all-0a1b2c3d", 5) == "reviews-all-0a1b2c3d-w2-g5"
+
+
+def test_a_wave_whose_shards_are_all_done_is_not_opened() -> None:
+    waves = plan_waves(2_008)
+    done = set(range(1_008)) - {1_000}
+    assert unfinished_waves(waves, done) == waves[1:]
+    assert unfinished_waves(waves, set(range(2_008))) == []
+
+
+def test_the_first_wave_runs_alone() -> None:
+    waves = plan_waves(5_000)
+    unopened = [(w, WaveState.UNOPENED) for w in waves]
+    assert next_waves(unopened) == [waves[0]]
+    assert next_waves([(waves[0], WaveState.LIVING), *unopened[1:]]) == []
+    assert next_waves([(waves[0], WaveState.ENDED), *unopened[1:]]) == waves[1 : 1 + MAX_OPEN]
+
+
+def test_a_resume_whose_first_wave_is_done_opens_several_at_once() -> None:
+    waves = plan_waves(9_000)[3:]
+    assert next_waves([(w, WaveState.UNOPENED) for w in waves]) == waves[:MAX_OPEN]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_opening_waves_until_none_is_left_opens_each_once_and_never_too_many(seed: int) -> None:
+    chance = random.Random(seed)
+    states = dict.fromkeys(plan_waves(chance.randrange(30000)), WaveState.UNOPENED)
+    opened: list[Wave] = []
+    while any(state is not WaveState.ENDED for state in states.values()):
+        for wave in next_waves(list(states.items())):
+            states[wave] = WaveState.LIVING
+            opened.append(wave)
+        living = [w for w, state in states.items() if state is WaveState.LIVING]
+        assert 0 < len(living) <= MAX_OPEN
+        assert len(living) == 1 or all(w.n > 0 for w in living)
+        states[chance.choice(living)] = WaveState.ENDED
+    assert opened == sorted(states)
+
+
+def brake(**changes: object) -> str | None:
+    given = {
+        "is_cancelled": False,
+        "dead_documents": 0,
+        "rows_read": 1_000,
+        "max_dead": 0.01,
+        "ends": ends(),
+    }
+    found = find_brake(**(given | changes))  # type: ignore[arg-type]
+    return found.reason if found else None
+
+
+def test_nothing_brakes_a_healthy_job() -> None:
+    assert brake() is None
+    assert brake(dead_documents=10) is None
+    assert brake(max_dead=1, dead_documents=1_000) is None
+
+
+def test_too_many_dead_documents_brake() -> None:
+    assert brake(dead_documents=11) == (
+        "11 of 1000 rows are dead, more than limits.max_dead = 0.01 allows"
+    )
+
+
+def test_a_cancelled_job_brakes_before_everything_else() -> None:
+    found = find_brake(is_cancelled=True, dead_documents=99, rows_read=100, max_dead=0, ends=ends())
+    assert found is not None
+    assert found.is_cancel
+
+
+def test_eight_shards_in_a_row_that_die_of_one_class_brake() -> None:
+    assert "engine_failed" in str(brake(ends=ends(None, *[DeathClass.CLUSTER] * 8)))
+    assert brake(ends=ends(*[DeathClass.CLUSTER] * 7)) is None
+
+
+@pytest.mark.parametrize("other", [None, DeathClass.JOB])
+@pytest.mark.parametrize("at", range(8))
+def test_a_shard_that_ended_otherwise_breaks_the_row(at: int, other: DeathClass | None) -> None:
+    deaths: list[DeathClass | None] = [DeathClass.CLUSTER] * 8
+    deaths[at] = other
+    assert dead_in_a_row(ends(*deaths)) is None
+
+
+def test_the_row_is_one_of_time_not_of_listing() -> None:
+    listed = ends(None, *[DeathClass.JOB] * 8)
+    random.Random(0).shuffle(listed)
+    assert dead_in_a_row(listed) is DeathClass.JOB
