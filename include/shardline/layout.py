@@ -35,11 +35,12 @@ class JobLayout:
     def scan_report(self, split: int) -> str:
         return self._at(f"scan/{split:05d}.json")
 
-    def spill(self, split: int) -> str:
-        return self._at(f"spill/{split:05d}.bin")
+    def spill(self, split: int, piece: int = 0) -> str:
+        """A split's spill is one stream of bytes, kept in pieces that fit in memory."""
+        return self._at(f"spill/{split:05d}-{piece:04d}.bin")
 
-    def ids(self, split: int) -> str:
-        return self._at(f"spill/{split:05d}.ids")
+    def ids(self, split: int, piece: int = 0) -> str:
+        return self._at(f"spill/{split:05d}-{piece:04d}.ids")
 
     @property
     def id_report(self) -> str:
@@ -53,9 +54,9 @@ class JobLayout:
         return self._at("rejected/check_ids.jsonl")
 
     @property
-    def chosen(self) -> str:
-        """Positions that check_ids keeps, where a sample or a conflict leaves any out."""
-        return self._at("spill/chosen.bin")
+    def conflicts(self) -> str:
+        """Positions of the rows that check_ids rejected, where there are any."""
+        return self._at("spill/conflicts.bin")
 
     # shards
     def bucket_report(self, bucket_set: int) -> str:
