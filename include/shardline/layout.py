@@ -124,6 +124,15 @@ class JobLayout:
 
     # results
     @property
+    def published_schema(self) -> str:
+        """The published columns of the job, decided before a model runs."""
+        return self._at("schema.json")
+
+    def merged(self, shard: str) -> str:
+        """What merge counted of one shard: a retried merge skips it."""
+        return self._at(f"merged/{shard}.json")
+
+    @property
     def settlement(self) -> str:
         return self._at("settlement.json")
 
