@@ -1,0 +1,39 @@
+"""What the components are told, and what of the caller's environment they never see."""
+
+from pathlib import Path
+
+import pytest
+from deploy.embedded.environment import Folders, environment
+from deploy.embedded.home import Home, Secrets
+
+SECRETS = Secrets("fernet", "jwt", "api", "password")
+EMBEDDED = "postgresql://embedded"
+
+
+def env(inherited: dict[str, str], changes: dict[str, str] | None = None) -> dict[str, str]:
+    home = Home(Path("home"))
+    return environment(home, SECRETS, Folders(), EMBEDDED, 8080, inherited, changes or {})
+
+
+def test_the_database_of_another_project_is_never_migrated():
+    made = env({"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "production", "AIRFLOW_HOME": "elsewhere"})
+    assert made["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == EMBEDDED
+    assert made["AIRFLOW_HOME"] == "home"
+
+
+@pytest.mark.parametrize("name", ["SHARDLINE_ROOT", "AIRFLOW_CONN_OPENAI_DEFAULT", "AWS_REGION"])
+def test_settings_and_connections_are_handed_on(name):
+    assert env({name: "value"})[name] == "value"
+
+
+def test_python_may_write_its_byte_code():
+    assert "PYTHONDONTWRITEBYTECODE" not in env({"PYTHONDONTWRITEBYTECODE": "1"})
+
+
+def test_components_reach_each_other_past_a_proxy():
+    assert env({"no_proxy": "lan"})["no_proxy"] == "lan,127.0.0.1,localhost"
+
+
+def test_changes_win():
+    changed = env({}, {"AIRFLOW__CORE__PARALLELISM": "2"})
+    assert changed["AIRFLOW__CORE__PARALLELISM"] == "2"

@@ -1,0 +1,65 @@
+"""What an embedded Airflow keeps over restarts, and where it listens."""
+
+import json
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from deploy.embedded.errors import StackError
+from deploy.embedded.home import MAX_SOCKET_FOLDER_BYTES, Home, free_port
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "airflow")
+    home.make()
+    return home
+
+
+@pytest.fixture
+def taken_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_secrets_are_random_private_and_kept(home, tmp_path):
+    secrets = home.secrets()
+    other = Home(tmp_path / "other")
+    other.make()
+    assert home.secrets() == secrets != other.secrets()
+    assert json.loads(home.passwords.read_text()) == {"admin": secrets.admin_password}
+    for path in (home.passwords, home.folder / "secrets.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_port_of_the_last_start_is_taken_again(home):
+    port = free_port()
+    assert home.choose_port(port) == port
+    assert home.choose_port(None) == port
+
+
+def test_a_port_that_is_taken_by_now_is_replaced(home, taken_port):
+    (home.folder / "port").write_text(str(taken_port))
+    assert home.choose_port(None) not in (taken_port, None)
+    assert home.port() != taken_port
+
+
+def test_a_wanted_port_that_is_taken_is_refused(home, taken_port):
+    with pytest.raises(StackError, match="SHARDLINE_PORT"):
+        home.choose_port(taken_port)
+
+
+def test_a_deep_home_gets_a_short_socket_folder_and_keeps_it(tmp_path):
+    home = Home(tmp_path / ("deep" * 20) / ("er" * 50))
+    home.make()
+    folder = home.socket_folder()
+    try:
+        assert len(str(folder)) <= MAX_SOCKET_FOLDER_BYTES < len(str(home.database))
+        assert home.socket_folder() == folder
+    finally:
+        folder.rmdir()
+    assert home.socket_folder().is_dir()  # made anew when the system has swept it away
+    home.socket_folder().rmdir()
