@@ -108,9 +108,9 @@ class Store:
         for batch in obstore.list(self._objects, prefix=prefix or None, offset=start_after):
             yield from map(_info, batch)
 
-    def _do_folders(self, prefix: str) -> list[str]:
+    def _do_folders(self, prefix: str) -> tuple[str, ...]:
         found = obstore.list_with_delimiter(self._objects, prefix=prefix or None)
-        return [str(name) for name in found["common_prefixes"]]
+        return tuple(str(name) for name in found["common_prefixes"])
 
     def _do_delete(self, path: str) -> None:
         obstore.delete(self._objects, path)
@@ -175,15 +175,14 @@ class Store:
         with _translated(prefix):
             yield from sorted(self._do_list(prefix.rstrip("/"), start_after), key=lambda o: o.path)
 
-    def folders(self, prefix: str) -> list[str]:
+    def folders(self, prefix: str) -> tuple[str, ...]:
         """Names of the folders directly below a prefix that ends at a slash, sorted.
 
         For finding jobs: unlike `list`, it does not walk through all that lies in them.
         """
         with _translated(prefix):
-            return sorted(
-                f.rstrip("/").rsplit("/", 1)[-1] for f in self._do_folders(prefix.rstrip("/"))
-            )
+            found = self._do_folders(prefix.rstrip("/"))
+            return tuple(sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in found))
 
     def delete(self, path: str) -> None:
         """Remove an object; no error where there is none."""
