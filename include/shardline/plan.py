@@ -18,6 +18,7 @@ from shardline.layout import NO_PARTITION, JobLayout
 from shardline.store import Store
 
 _NAME_BYTES = 4
+_JSON = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS  # YAML's logit_bias has integers as keys
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -80,6 +81,7 @@ def make_job_id(
     """
     hashed = {
         "kind": job.kind,
+        "partition": partition,  # the slug below may be the same for two of them
         "corpus": job.corpus.model_dump(mode="json") | {"uri": job.corpus_uri(partition)},
         "max_text_bytes": job.limits.max_text_bytes,
         "messages": [m.model_dump(mode="json") for m in job.messages],
@@ -90,7 +92,7 @@ def make_job_id(
         "rerun": job.rerun,
         "inputs": [[f.uri, f.size_bytes, f.version] for f in inputs],
     }
-    digest = blake3(orjson.dumps(hashed, option=orjson.OPT_SORT_KEYS)).hexdigest(_NAME_BYTES)
+    digest = blake3(orjson.dumps(hashed, option=_JSON)).hexdigest(_NAME_BYTES)
     label = (partition or NO_PARTITION).lower()
     slug = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in label)
     return f"{job.name}-{slug}-{digest}"

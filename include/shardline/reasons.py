@@ -71,6 +71,7 @@ class SkippedReason(_Explained):
     """Why a file is left out without an error; the report names it."""
 
     HIDDEN = "hidden", "A part of the path begins with a dot or an underscore."
+    FOLDER_MARKER = "folder_marker", "An empty object that stands for a folder of S3."
 
 
 class DeadLetterReason(_Explained):
