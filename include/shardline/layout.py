@@ -90,6 +90,10 @@ class JobLayout:
     def cancel(self, generation: int) -> str:
         return self._at(f"cancel/{generation}")
 
+    @property
+    def attempts_prefix(self) -> str:
+        return self._at("attempts/")
+
     def attempts(self, shard: str) -> str:
         return self._at(f"attempts/{shard}/")
 
@@ -118,6 +122,10 @@ class JobLayout:
 
     def results(self, shard: str) -> str:
         return self._at(f"results/{shard}.jsonl")
+
+    @property
+    def dead_letters_prefix(self) -> str:
+        return self._at("dead_letters/")
 
     def dead_letters(self, shard: str) -> str:
         return self._at(f"dead_letters/{shard}.jsonl")
