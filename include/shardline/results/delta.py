@@ -1,0 +1,231 @@
+"""The published table: a Delta table, partitioned by `dt`. deltalake enters here.
+
+What is current in a partition is read from the table's own history, newest first; a Delta restore
+is followed to the version that it went back to. The history is never cleaned up: it is the record
+of what was published, with the law's figures of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shardline.errors import CommitConflict, StoreRefused, StoreUnavailable
+from shardline.layout import published
+
+if TYPE_CHECKING:
+    from shardline.store import Store
+
+COMMIT_KEY = "shardline"
+_CONFIGURATION: Mapping[str, str | None] = {"delta.enableExpiredLogCleanup": "false"}
+_FIRST_PAGE = 50
+
+
+class NewFile(NamedTuple):
+    """A merged file, as a commit adds it. `path` is relative to the table."""
+
+    path: str
+    size_bytes: int
+    rows: int
+    modified_ms: int
+
+
+class Commit(NamedTuple):
+    """One publication in the history: its version, moment (ms) and our record of it."""
+
+    version: int
+    timestamp_ms: int
+    record: str
+
+
+def open_table(store: Store, table: str, version: int | None = None) -> Any | None:
+    """The Delta table, or None where none was published yet.
+
+    Raises:
+        StoreRefused: a store that Delta cannot open, or no such version.
+        StoreUnavailable: the store did not answer.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    if store.uri.startswith("memory:"):
+        return None
+    try:
+        return DeltaTable(_uri(store, table), version=version, storage_options=_options(store))
+    except TableNotFoundError:
+        return None
+    except DeltaError as error:
+        raise StoreRefused(f"table {table}: {_first_line(error)}") from error
+    except OSError as error:
+        raise StoreUnavailable(f"table {table}: {_first_line(error)}") from error
+
+
+def table_schema(store: Store, table: str) -> Any | None:
+    """The Arrow schema of the published table, `dt` with it; None where there is none."""
+    found = open_table(store, table)
+    return None if found is None else arrow_schema(found)
+
+
+def arrow_schema(table: Any) -> Any:
+    """The Arrow schema of an open table."""
+    import pyarrow as pa
+
+    return pa.schema(table.schema().to_arrow())
+
+
+def create_table(store: Store, table: str, schema: Any) -> Any:
+    """The table, made if it is not there; any number of publishers may do so at once.
+
+    Raises:
+        StoreRefused: a store that Delta cannot write to.
+        CommitConflict: others made it at the same moment; try again.
+    """
+    from deltalake import DeltaTable, Schema
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    if store.uri.startswith("memory:"):
+        raise StoreRefused(f"{store.uri}: a table can be published to disk or s3:// only")
+    if (found := open_table(store, table)) is not None:
+        return found
+    try:
+        return DeltaTable.create(
+            _uri(store, table),
+            schema=Schema.from_arrow(schema),
+            mode="ignore",
+            partition_by=["dt"],
+            configuration=_CONFIGURATION,
+            storage_options=_options(store),
+        )
+    except CommitFailedError as error:
+        raise CommitConflict(f"table {table}: {_first_line(error)}") from error
+    except (DeltaError, OSError) as error:
+        if (found := open_table(store, table)) is not None:
+            return found
+        raise StoreUnavailable(f"table {table}: {_first_line(error)}") from error
+
+
+def replace_partition(
+    table: Any,
+    partition: str,
+    files: list[NewFile],
+    schema: Any,
+    *,
+    transaction: tuple[str, int],
+    record: str,
+) -> None:
+    """One commit on the version that `table` was opened at: the partition holds `files` from now on.
+
+    Raises:
+        CommitConflict: somebody else committed since; open the table again and check everything.
+        StoreUnavailable: the store did not answer; whether the commit is there is not known.
+    """
+    from deltalake import CommitProperties, Schema, Transaction
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.transaction import AddAction
+
+    adds = [
+        AddAction(
+            path=file.path,
+            size=file.size_bytes,
+            partition_values={"dt": partition},
+            modification_time=file.modified_ms,
+            data_change=True,
+            stats=json.dumps({"numRecords": file.rows}),
+        )
+        for file in files
+    ]
+    try:
+        table.create_write_transaction(
+            adds,
+            mode="overwrite",
+            schema=Schema.from_arrow(schema),
+            partition_by=["dt"],
+            partition_filters=[("dt", "=", partition)],
+            commit_properties=CommitProperties(
+                custom_metadata={COMMIT_KEY: record},
+                app_transactions=[Transaction(*transaction)],
+                # the library would rebase by itself and so skip our checks
+                max_commit_retries=0,
+            ),
+        )
+    except CommitFailedError as error:
+        raise CommitConflict(_first_line(error)) from error
+    except (DeltaError, OSError) as error:
+        raise StoreUnavailable(_first_line(error)) from error
+
+
+def sync_log(store: Store, table: str) -> None:
+    """Make the commit survive a power cut on local disk: the library does not fsync (PROTOCOL 23)."""
+    if store.folder is None:
+        return
+    log_folder = store.folder / published(table) / "_delta_log"
+    newest = max(log_folder.glob("*.json"))
+    for path in (newest, log_folder):
+        _fsync(path)
+
+
+def commits(table: Any) -> Iterator[Commit]:
+    """Publications that led to this version, newest first; undone ones are skipped."""
+    ceiling = table.version()
+    for entry in _history(table):
+        if entry["version"] > ceiling:
+            continue
+        if entry.get("operation") == "RESTORE":
+            ceiling = _restored_version(table, entry)
+            continue
+        if COMMIT_KEY in entry:
+            yield Commit(entry["version"], entry["timestamp"], entry[COMMIT_KEY])
+
+
+def partition_files(table: Any, partition: str | None = None) -> list[tuple[str, int]]:
+    """(path, rows) of the current files of one partition, or of all."""
+    import pyarrow as pa
+
+    found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return sorted(
+        (row["path"], row["num_records"])
+        for row in found
+        if partition is None or row["partition.dt"] == partition
+    )
+
+
+def _history(table: Any) -> Iterator[dict[str, Any]]:
+    """The history, newest first, in growing pages: most questions end in the first."""
+    seen, page = 0, _FIRST_PAGE
+    while True:
+        entries = table.history(page)
+        yield from entries[seen:]
+        if len(entries) < page:
+            return
+        seen, page = len(entries), page * 8
+
+
+def _restored_version(table: Any, entry: dict[str, Any]) -> int:
+    parameters = entry["operationParameters"]
+    if parameters.get("version") is not None:
+        return int(parameters["version"])
+    moment = int(parameters["datetime"])
+    return max(int(e["version"]) for e in _history(table) if e["timestamp"] <= moment)
+
+
+def _uri(store: Store, table: str) -> str:
+    return store.uri_of(published(table))
+
+
+def _options(store: Store) -> dict[str, str] | None:
+    return store.delta_options or None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
