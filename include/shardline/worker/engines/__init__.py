@@ -1,0 +1,20 @@
+"""The engines a worker can run: one file each, chosen by the job file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardline.plan import Plan
+from shardline.worker.engines.base import Engine
+
+
+def engine_maker(plan: Plan) -> Callable[[], Engine]:
+    """What makes a new engine for a job: at the start, and again after each death."""
+    block = plan.job_file.engine
+    if block.engine == "stub":
+        from shardline.worker.engines.stub import StubEngine
+
+        return lambda: StubEngine(block.engine_args)
+    from shardline.worker.engines.vllm import VllmEngine
+
+    return lambda: VllmEngine(block, plan.model_commit)

@@ -1,0 +1,119 @@
+"""Run one attempt on a shard and say what it means: what the command line and a task both call.
+
+The records in the store are the only memory: a retry on another machine decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from uuid6 import uuid7
+
+from shardline.plan import Plan, timestamp
+from shardline.reasons import AttemptEnd, ExitCode
+from shardline.rows import Attempt
+from shardline.runners.local import LocalWorker, OnLine, run_worker
+from shardline.runners.retry import Decision, Outcome, Verdict, decide, read_outcomes
+from shardline.segments import SegmentName
+from shardline.store import Store
+
+_ENDS = {
+    ExitCode.DRAINED: AttemptEnd.DRAINED,
+    ExitCode.STORE_UNREACHABLE: AttemptEnd.STORE_UNREACHABLE,
+}
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """What one attempt did, and what is to happen to its shard."""
+
+    shard: str
+    attempt: str
+    exit_code: int
+    decision: Decision
+    record: Attempt | None
+
+    @property
+    def is_done(self) -> bool:
+        return self.decision.verdict is Verdict.DONE
+
+
+def infer_shard(
+    store: Store,
+    plan: Plan,
+    shard: str,
+    generation: int = 1,
+    *,
+    jitter: float = 0.0,
+    on_line: OnLine = lambda _: None,
+    on_start: Callable[[LocalWorker], None] = lambda _: None,
+    env: Mapping[str, str] | None = None,
+) -> ShardOutcome:
+    """Run a worker on the shard once and decide from its exit code and the records.
+
+    Raises:
+        StoreUnavailable: the records cannot be read.
+    """
+    if store.exists(plan.layout.results(shard)):
+        done = Decision(Verdict.DONE, "results were committed before")
+        return ShardOutcome(shard, "", int(ExitCode.DONE), done, None)
+    attempt = str(uuid7())
+    code = run_worker(
+        store.uri,
+        plan.job_id,
+        shard,
+        generation,
+        attempt=attempt,
+        on_line=on_line,
+        on_start=on_start,
+        env=env,
+    )
+    record = _close_record(store, plan, shard, generation, attempt, code)
+    outcomes = read_history(store, plan, shard, generation)
+    if code == ExitCode.DONE:
+        outcomes = [*outcomes, Outcome(code, made_progress=True)]
+    return ShardOutcome(shard, attempt, code, decide(outcomes, jitter), record)
+
+
+def read_history(store: Store, plan: Plan, shard: str, generation: int) -> list[Outcome]:
+    """Every attempt of one generation on a shard, oldest first."""
+    records = [r for r in read_attempts(store, plan, shard) if r.generation == generation]
+    segments = store.list(plan.layout.segments(shard))
+    return read_outcomes(records, {SegmentName.parse(found.path).attempt for found in segments})
+
+
+def read_attempts(store: Store, plan: Plan, shard: str) -> list[Attempt]:
+    """The records of a shard, oldest first."""
+    listed = store.list(plan.layout.attempts(shard))
+    return [msgspec.json.decode(store.read(found.path), type=Attempt) for found in listed]
+
+
+def _close_record(
+    store: Store, plan: Plan, shard: str, generation: int, attempt: str, code: int
+) -> Attempt | None:
+    """Write what we saw of the end, where the worker could not (PROTOCOL 4).
+
+    A killed worker keeps a record without `end`: its rows were in flight. A worker that found the
+    results there has no record.
+    """
+    path = plan.layout.attempt(shard, attempt)
+    found = store.read_or_none(path)
+    if found is not None:
+        record = msgspec.json.decode(found, type=Attempt)
+    elif code == ExitCode.DONE:
+        return None
+    else:
+        record = Attempt(attempt, shard, generation, host="", pid=0, started_at=_now())
+    if record.exit_code is None:
+        record.exit_code, record.ended_at = code, _now()
+        record.end = _ENDS.get(code)  # type: ignore[call-overload]
+        store.write(path, msgspec.json.format(msgspec.json.encode(record), indent=1))
+    return record
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return timestamp(datetime.now(UTC))

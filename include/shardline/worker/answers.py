@@ -1,0 +1,121 @@
+"""What the end of one request becomes: a result line, or a dead letter with its reason.
+
+An answer is checked against the choices or the schema that its own request asks for. Equal answers
+give equal bytes, whichever attempt wrote them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jsonschema
+import msgspec
+import orjson
+from jsonschema.validators import validator_for
+from referencing.exceptions import Unresolvable
+
+from shardline.reasons import DeadLetterReason
+from shardline.rows import ErrorBody, Request, Response, Result
+from shardline.worker.engines.base import Answer, RequestRefused, choices_of, schema_of
+
+_ENCODER = msgspec.json.Encoder()
+_MESSAGE_CHARACTERS = 500
+
+
+def encode_line(result: Result) -> bytes:
+    """One line of a segment."""
+    return _ENCODER.encode(result) + b"\n"
+
+
+def make_result(
+    request: Request, line_id: str, answer: Answer, *, model: str, refuse_truncated: bool
+) -> Result:
+    """The line of an answer: a result, or `invalid_output` or `truncated`."""
+    content = answer.text
+    if choices_of(request.body) is not None:
+        content = orjson.dumps({"choice": answer.text}).decode()
+    if wrong := _what_is_wrong(content, schema_of(request.body)):
+        return make_dead(
+            request, line_id, DeadLetterReason.INVALID_OUTPUT, wrong, raw_output=answer.text
+        )
+    if refuse_truncated and answer.finish_reason == "length":
+        wrong = f"cut after {answer.completion_tokens} tokens"
+        return make_dead(
+            request, line_id, DeadLetterReason.TRUNCATED, wrong, raw_output=answer.text
+        )
+    body = _completion(request.custom_id, content, answer, model)
+    return Result(line_id, request.custom_id, response=Response(200, line_id, body))
+
+
+def make_dead(
+    request: Request,
+    line_id: str,
+    reason: DeadLetterReason,
+    message: str,
+    *,
+    raw_output: str | None = None,
+) -> Result:
+    """The line of a request that has no result."""
+    error = ErrorBody(reason.value, message[:_MESSAGE_CHARACTERS], raw_output)
+    return Result(line_id, request.custom_id, error=error)
+
+
+def check_schema(schema: dict[str, Any]) -> None:
+    """Refuse a schema that no answer can be checked against.
+
+    Raises:
+        RequestRefused: bad_schema.
+    """
+    try:
+        _validator(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS))
+    except jsonschema.SchemaError as error:
+        raise RequestRefused(DeadLetterReason.BAD_SCHEMA, error.message) from error
+
+
+def _completion(custom_id: str, content: str, answer: Answer, model: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{custom_id}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": content},
+                "finish_reason": answer.finish_reason,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.completion_tokens,
+            "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        },
+    }
+
+
+def _what_is_wrong(content: str, schema: dict[str, Any] | None) -> str | None:
+    """Why an answer breaks its schema, without quoting it; None when it does not."""
+    if schema is None:
+        return None
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        return f"not JSON: {error.msg} at character {error.pos}"
+    try:
+        validator = _validator(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS))
+        broken = next(validator.iter_errors(value), None)
+    except (Unresolvable, RecursionError) as error:
+        return f"the schema cannot be followed ({type(error).__name__})"
+    if broken is None:
+        return None
+    return f"breaks {broken.validator} of the schema at {broken.json_path}"
+
+
+@lru_cache(maxsize=64)
+def _validator(schema: bytes) -> Any:
+    """One compiled validator per schema: a job has one, not one per row."""
+    parsed = orjson.loads(schema)
+    cls = validator_for(parsed, default=jsonschema.Draft202012Validator)
+    cls.check_schema(parsed)
+    return cls(parsed)
