@@ -154,11 +154,12 @@ def _publish(
         record=msgspec.json.encode(record).decode(),
     )
     sync_log(store, job.table)
-    found = _current(table, partition)
     log.info(
         "job %s: %d rows published to %s dt=%s", plan.job_id, record.rows, job.table, partition
     )
-    return found if found is not None and found.job_id == plan.job_id else record
+    table.update_incremental()
+    made = (_publication(commit) for commit in commits(table))
+    return next((p for p in made if (p.job_id, p.n) == (record.job_id, record.n)), record)
 
 
 def _record(store: Store, plan: Plan, report: MergeReport, n: int) -> Publication:
