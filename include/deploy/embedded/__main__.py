@@ -28,9 +28,15 @@ def open_stack() -> Stack:
     return Stack(PROJECT / settings.get("SHARDLINE_HOME", "var") / "airflow", changes=changes)
 
 
-def up(stack: Stack) -> int:
+def wanted_port() -> int | None:
     port = os.environ.get("SHARDLINE_PORT") or read_env_file(PROJECT / ".env").get("SHARDLINE_PORT")
-    was_needed = stack.up(int(port) if port else None)
+    if port and not port.isdecimal():
+        raise StackError(f"SHARDLINE_PORT is {port!r}, and must be a number")
+    return int(port) if port else None
+
+
+def up(stack: Stack) -> int:
+    was_needed = stack.up(wanted_port())
     print(f"airflow: {'up' if was_needed else 'already up'}: {stack.url}")
     print(f"airflow: log in as admin with the password {stack.secrets.admin_password}")
     print(f"airflow: logs are in {stack.home.logs}; stop it with `make down`")

@@ -113,8 +113,18 @@ class AirflowApi:
         tasks = self.task_instances(dag_id, run_id)
         return {task_name(task): task["state"] or "none" for task in tasks}
 
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """Return what a task pushed; None while there is nothing."""
+        task = f"{_run_path(dag_id, run_id)}/taskInstances/{_quoted(task_id)}"
+        try:
+            return self.request("GET", f"{task}/xcomEntries/{_quoted(key)}")["value"]
+        except ApiError as error:
+            if error.status == httpx.codes.NOT_FOUND:
+                return None
+            raise
+
     def log(self, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int) -> str:
-        """Return one try's log as text: a line per event, then the traceback of an error."""
+        """Return one try's log as text; of a traceback, the frames that are not Airflow's own."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{_quoted(task_id)}/logs/{try_number}"
         params = {"map_index": map_index, "full_content": True}
         answer = self.request("GET", path, params=params, headers={"Accept": "application/json"})
@@ -157,5 +167,6 @@ def _log_lines(event: Json | str) -> Iterator[str]:
     yield " ".join(filter(None, [event.get("timestamp") or "", event["event"]]))
     for error in event.get("error_detail") or ():
         for frame in error.get("frames") or ():
-            yield f"    {frame['filename']}:{frame['lineno']} in {frame['name']}"
+            if "/site-packages/airflow/" not in frame["filename"]:
+                yield f"    {frame['filename']}:{frame['lineno']} in {frame['name']}"
         yield f"    {error.get('exc_type')}: {error.get('exc_value')}"

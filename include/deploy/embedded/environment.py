@@ -100,6 +100,8 @@ def _settings(folders: Folders, port: int) -> dict[str, str]:
         # It is also how long a queued task's token lives.
         "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "3600",
         "AIRFLOW__SCHEDULER__MAX_TIS_PER_QUERY": "64",
+        # What a killed scheduler left running is taken up again in half a minute, not in five.
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         # Expanding a wave stalls the scheduler for seconds; stalled is not dead.
         "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "120",
