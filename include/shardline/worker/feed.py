@@ -118,7 +118,7 @@ class Window:
 
     async def run(self, feed: Feed, lanes: int) -> EngineDown | None:
         """Feed until the end. Rows in flight when this returns without EngineDown were dropped."""
-        self._stall.restart(time.monotonic(), self._engine.beat())
+        self._stall.restart(time.monotonic())
         tasks = [asyncio.create_task(self._lane(feed)) for _ in range(lanes)]
         for task in tasks:
             task.add_done_callback(lambda _: self._woken.set())
@@ -157,7 +157,7 @@ class Window:
             self._clock.switch("tail")
         moment = time.monotonic()
         if not self._in_flight:
-            self._stall.restart(moment, self._engine.beat())
+            self._stall.restart(moment)
         elif self._stall.has_rung(moment, self._engine.beat()):
             self._clock.move("stall", self._stall.after_s)
             self._down = EngineDown(Down.STALLED, frozenset(self._in_flight))
@@ -189,7 +189,7 @@ class Window:
                 self._down = self._down or EngineDown(Down.DIED, frozenset(self._in_flight))
                 return
             self._in_flight.discard(row)
-            self._stall.restart(time.monotonic(), self._engine.beat())
+            self._stall.restart(time.monotonic())
             await self._on_end(row, end)
 
     async def _run_row(self, row: int) -> Answer | RequestRefused:

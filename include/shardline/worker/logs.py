@@ -25,7 +25,8 @@ def log_to(file: Path, level: str) -> None:
     os.close(write_end)
     os.set_inheritable(2, True)
     threading.Thread(target=_copy, args=(read_end, console, file), name="log", daemon=True).start()
-    logging.basicConfig(level=level.upper(), format=_FORMAT, stream=sys.stderr, force=True)
+    logging.basicConfig(level="WARNING", format=_FORMAT, stream=sys.stderr, force=True)
+    logging.getLogger("shardline").setLevel(level.upper())
 
 
 def flush_log() -> None:

@@ -20,10 +20,11 @@ class StallTimer:
         """How often to look, so that it rings at most a tenth late."""
         return self.after_s / 10
 
-    def restart(self, moment: float, beat: int) -> None:
-        self._since, self._beat = moment, beat
+    def restart(self, moment: float) -> None:
+        """A row has ended, or none is in flight."""
+        self._since = moment
 
     def has_rung(self, moment: float, beat: int) -> bool:
         if beat != self._beat:
-            self.restart(moment, beat)
+            self._since, self._beat = moment, beat
         return moment - self._since >= self.after_s

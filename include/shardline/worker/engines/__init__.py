@@ -10,11 +10,12 @@ from shardline.worker.engines.base import Engine
 
 def engine_maker(plan: Plan) -> Callable[[], Engine]:
     """What makes a new engine for a job: at the start, and again after each death."""
-    block = plan.job_file.engine
+    job = plan.job_file
+    block = job.engine
     if block.engine == "stub":
         from shardline.worker.engines.stub import StubEngine
 
         return lambda: StubEngine(block.engine_args)
     from shardline.worker.engines.vllm import VllmEngine
 
-    return lambda: VllmEngine(block, plan.model_commit)
+    return lambda: VllmEngine(block, plan.model_commit, job.name)

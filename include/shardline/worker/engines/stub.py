@@ -33,6 +33,7 @@ from shardline.worker.engines.base import (
     choices_of,
     schema_of,
 )
+from shardline.worker.engines.openai_body import parse_body
 
 _REASONS = {reason.value: reason for reason in DeadLetterReason}
 _MARKER = re.compile(r"\[stub:(\w+)(?:=(\w+))?\]")
@@ -53,6 +54,7 @@ class StubArgs(BaseModel):
 @dataclass(frozen=True)
 class _Prepared:
     body: dict[str, Any]
+    limit: int | None
     words: list[str]
     markers: dict[str, str]
 
@@ -79,7 +81,8 @@ class StubEngine:
             raise EngineWontStart("stub: start_fails is set")
 
     async def prepare(self, body: dict[str, Any]) -> _Prepared:
-        text = "\n".join(str(m.get("content", "")) for m in body.get("messages", []))
+        parameters = parse_body(body)
+        text = "\n".join(message["content"] for message in parameters.messages)
         markers = dict(_MARKER.findall(text))
         if "error" in markers:
             raise RequestRefused(_REASONS[markers["error"]], "stub: told so by the text")
@@ -88,7 +91,7 @@ class StubEngine:
             raise RequestRefused(DeadLetterReason.EMPTY_PROMPT, "stub: no word in the messages")
         if len(words) > self._args.max_model_len:
             raise RequestRefused(DeadLetterReason.TOO_LONG, f"stub: {len(words)} words")
-        return _Prepared(body, words, markers)
+        return _Prepared(body, parameters.limit, words, markers)
 
     async def generate(self, custom_id: str, prepared: _Prepared) -> Answer:
         async with self._slots:
@@ -131,9 +134,9 @@ def _answer(custom_id: str, prepared: _Prepared) -> Answer:
     elif schema := schema_of(prepared.body):
         text = orjson.dumps(_instance(schema, digest)).decode()
     else:
-        limit = prepared.body.get("max_completion_tokens") or prepared.body.get("max_tokens")
-        finish_reason = "length" if limit and len(prepared.words) > limit else "stop"
-        text = " ".join(prepared.words[:limit])
+        words = prepared.words[: prepared.limit]
+        finish_reason = "length" if len(words) < len(prepared.words) else "stop"
+        text = " ".join(words)
     return Answer(text, finish_reason, len(prepared.words), len(text.split()))
 
 

