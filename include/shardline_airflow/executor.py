@@ -25,7 +25,7 @@ from typing import Any
 from airflow.executors.local_executor import LocalExecutor
 
 
-class TrackedLocalExecutor(LocalExecutor):  # type: ignore[misc]  # Airflow is not type-checked here
+class TrackedLocalExecutor(LocalExecutor):
     """See the module's docstring."""
 
     def start(self) -> None:

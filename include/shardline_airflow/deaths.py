@@ -1,0 +1,53 @@
+"""What dead shards died of, read from their attempts: the brakes ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from shardline.reasons import ExitCode
+from shardline.rows import Attempt, ShardEntry
+from shardline.runners.shard import read_attempts
+from shardline.runners.waves import DeathClass, ShardEnd
+
+if TYPE_CHECKING:
+    from shardline.plan import Plan
+    from shardline.store import Store
+
+_CLASSES: dict[int | None, DeathClass] = {
+    ExitCode.WRONG_INPUT: DeathClass.JOB,
+    ExitCode.ENGINE_FAILED: DeathClass.CLUSTER,
+}
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a shard died, and how many of its requests have no end."""
+
+    end: ShardEnd
+    rows: int
+
+
+def read_death(store: Store, plan: Plan, entry: ShardEntry, generation: int) -> Death:
+    """The death of one shard by its attempts of this generation."""
+    records = read_attempts(store, plan, entry.shard)
+    return fold_death(entry, [r for r in records if r.generation == generation])
+
+
+def fold_death(entry: ShardEntry, attempts: Sequence[Attempt]) -> Death:
+    """The last attempt says what it was; the best one how many rows are committed."""
+    if not attempts:
+        return Death(ShardEnd(_NEVER, DeathClass.VANISHED), entry.requests)
+    last = max(attempts, key=lambda a: a.attempt)
+    death = _CLASSES.get(last.exit_code, DeathClass.VANISHED)
+    at = datetime.fromisoformat(last.ended_at or last.started_at)
+    committed = max(a.resumed_rows + a.counts.results + a.counts.dead for a in attempts)
+    return Death(ShardEnd(at, death), max(0, entry.requests - committed))
+
+
+def done_ends(store: Store, plan: Plan) -> list[ShardEnd]:
+    """When each shard with results got them."""
+    return [ShardEnd(o.modified, None) for o in store.list(plan.layout.results_prefix)]

@@ -1,0 +1,117 @@
+"""The dags of the project: they load, and keep the rules that a run's safety hangs on."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.configuration import conf
+from airflow.dag_processing.dagbag import DagBag
+from deploy.embedded.stack import POOLS
+from shardline.runners.waves import WAVE
+
+from tests.airflow_home import PROJECT
+
+DAGS = PROJECT / "dags"
+BROUGHT_BY_AIRFLOW = {"default_pool"}
+
+
+@pytest.fixture(scope="module")
+def bag() -> DagBag:
+    return DagBag(str(DAGS))
+
+
+def all_tasks(bag: DagBag) -> list[Any]:
+    return [task for dag in bag.dags.values() for task in dag.tasks]
+
+
+def test_every_dag_file_loads(bag: DagBag) -> None:
+    assert bag.import_errors == {}
+    assert {"batch_inference", "infer_locally", "daily-reviews", "consume_example"} <= set(bag.dags)
+
+
+def test_the_only_leaf_is_check_outcome_since_a_run_takes_the_state_of_its_leaves(
+    bag: DagBag,
+) -> None:
+    for dag_id in ("batch_inference", "infer_locally", "daily-reviews"):
+        (leaf,) = bag.dags[dag_id].leaves
+        assert (leaf.task_id, leaf.trigger_rule.value) == ("check_outcome", "all_done")
+
+
+def test_every_dag_says_how_to_use_it(bag: DagBag) -> None:
+    for dag in bag.dags.values():
+        assert dag.doc_md, dag.dag_id
+
+
+def test_every_param_has_type_title_and_description(bag: DagBag) -> None:
+    for dag in bag.dags.values():
+        for name, param in dag.params.items():
+            schema = dag.params.get_param(name).schema
+            assert {"type", "title"} <= set(schema), (dag.dag_id, name)
+            assert dag.params.get_param(name).description, (dag.dag_id, name, param)
+
+
+def test_every_stage_is_retried_by_class_of_its_error(bag: DagBag) -> None:
+    for task in all_tasks(bag):
+        if task.dag_id != "consume_example":
+            assert task.retries >= 2, task.task_id
+            assert task.retry_policy is not None, task.task_id
+
+
+def test_every_pool_is_made_by_the_stack(bag: DagBag) -> None:
+    assert {task.pool for task in all_tasks(bag)} <= BROUGHT_BY_AIRFLOW | set(POOLS)
+
+
+def test_a_wave_fits_what_airflow_maps_and_runs_at_once(bag: DagBag) -> None:
+    assert conf.getint("core", "max_map_length") >= WAVE
+    assert bag.dags["infer_locally"].max_active_tasks >= WAVE
+
+
+def test_no_task_fails_for_good_because_the_dag_was_slow_to_import(bag: DagBag) -> None:
+    heavy = {"pyarrow", "duckdb", "deltalake", "pandas", "vllm", "torch", "great_expectations"}
+    for path in DAGS.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            names = {a.name for a in node.names} if isinstance(node, ast.Import) else set()
+            names |= {node.module or ""} if isinstance(node, ast.ImportFrom) else set()
+            assert not heavy & {n.split(".")[0] for n in names}, path.name
+
+
+def task_bodies() -> list[tuple[str, ast.FunctionDef]]:
+    files = [*DAGS.glob("*.py"), PROJECT / "include/shardline_airflow/job_tasks.py"]
+    return [
+        (f"{path.name}:{node.name}", node)
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and any("task" in ast.unparse(d) for d in node.decorator_list)
+    ]
+
+
+def test_task_bodies_import_call_and_return() -> None:
+    for name, node in task_bodies():
+        imports = [s for s in node.body if isinstance(s, ast.ImportFrom)]
+        assert imports, name
+        assert len(node.body) - len(imports) <= 3, name
+
+
+def test_importing_the_dags_does_not_import_what_is_heavy(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from airflow.dag_processing.dagbag import DagBag; "
+        f"bag = DagBag({str(DAGS)!r}); assert not bag.import_errors, bag.import_errors; "
+        "print(sorted({'pyarrow', 'duckdb', 'deltalake', 'pandas', 'vllm', 'torch',"
+        " 'great_expectations', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROJECT / "include"), "AIRFLOW_HOME": str(tmp_path), "PATH": ""},
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
