@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -272,10 +273,13 @@ def _write_file(target: Path, content: bytes | Path, *, create: bool) -> bool:
     target.parent.mkdir(parents=True, exist_ok=True)
     # LocalStore hides names that end in #digits from listings, so a torn file is never an object
     temporary = target.with_name(f"{target.name}.{secrets.token_hex(6)}#1")
-    data = content.read_bytes() if isinstance(content, Path) else content
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            if isinstance(content, Path):
+                with content.open("rb") as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+            else:
+                file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if create:

@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-INT64 = range(-(1 << 63), 1 << 63)
+from shardline.corpus.raw import Digits
+
+_INT64 = range(-(1 << 63), 1 << 63)
 _ONE_KIND = {"int": "int64", "float": "double", "bool": "bool", "string": "string"}
 
 
@@ -25,6 +27,19 @@ def kind_of(value: object) -> str | None:
     if isinstance(value, float):
         return "float"
     return "string" if isinstance(value, str) else "nested"
+
+
+def keep_carried(value: Any) -> str | int | float | bool | None:
+    """A carried value as the spill keeps it.
+
+    Integers over 64 bits become their digits, arrays and objects their JSON text: their column is
+    published as strings anyway, and this is exact.
+    """
+    if isinstance(value, dict | list):
+        return _json_text(value)
+    if isinstance(value, Digits) or (type(value) is int and value not in _INT64):
+        return str(value)
+    return value  # type: ignore[no-any-return]
 
 
 def published_type(kinds: Iterable[str]) -> str:
@@ -43,6 +58,10 @@ def cast_carried(value: Any, type_name: str) -> str | int | float | bool | None:
         return float(value)
     if type_name != "string" or isinstance(value, str):
         return value  # type: ignore[no-any-return]
+    return _json_text(value)
+
+
+def _json_text(value: Any) -> str:
     return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
 
 

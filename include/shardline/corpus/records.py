@@ -56,6 +56,16 @@ class IdReport(msgspec.Struct, frozen=True):
         return sum(self.rejected_by_reason.values())
 
 
+_ID_PARTITION_BYTES = 256 << 20
+_MAX_ID_PARTITIONS = 256
+
+
+def id_partitions(plan: Plan) -> int:
+    """Into how many ranges of their hash ids are cut, so that one of all splits fits in memory."""
+    total = sum(file.size_bytes for file in plan.inputs)
+    return min(_MAX_ID_PARTITIONS, 1 + total // _ID_PARTITION_BYTES)
+
+
 def read_scan_report(store: Store, plan: Plan, split: int) -> SplitReport:
     """The report of a split.
 
