@@ -29,7 +29,7 @@ from shardline.results.lines import Ended, read_results
 from shardline.results.publish import Publication, current_publication
 from shardline.rows import Law, ShardEntry
 from shardline.shards.manifest import read_shards
-from shardline.shards.parquet import is_parquet_error, read_batches
+from shardline.shards.parquet import parquet_errors, read_batches
 
 if TYPE_CHECKING:
     from shardline.plan import Plan
@@ -99,12 +99,12 @@ def _verify_shard(
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
         try:
             return _count_shard(store, plan, entry, number, is_current, Path(scratch))
-        except (ObjectNotFound, LawBroken) as error:
+        except _unreadable() as error:
             return _Counted(_NOTHING, 0, [f"shard {entry.shard}: {error}"])
-        except Exception as error:
-            if not is_parquet_error(error):
-                raise
-            return _Counted(_NOTHING, 0, [f"shard {entry.shard}: {error}"])
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    return (ObjectNotFound, LawBroken, *parquet_errors())
 
 
 def _count_shard(

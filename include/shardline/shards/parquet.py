@@ -81,8 +81,8 @@ def file_schema(path: Path) -> Any:
         return file.schema_arrow
 
 
-def is_parquet_error(error: Exception) -> bool:
-    """Whether PyArrow says that a file is no Parquet, or cut."""
+def parquet_errors() -> tuple[type[Exception], ...]:
+    """What PyArrow raises of a file that is no Parquet, or was cut."""
     import pyarrow as pa
 
-    return isinstance(error, pa.ArrowException | OSError)
+    return (pa.ArrowException, OSError)
