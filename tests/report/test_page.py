@@ -61,7 +61,7 @@ def evil_report() -> Report:
         headline=EVIL,
         job=msgspec.structs.replace(base.job, owner=EVIL, model=EVIL, job_file={"name": EVIL}),
         input=msgspec.structs.replace(base.input, skipped_examples=[EVIL]),
-        dead=[DeadFigures("x", EVIL, True, 1, [DeadExample("s", "c", EVIL, EVIL)])],
+        dead=[DeadFigures("x", EVIL, True, 1, [DeadExample(EVIL, EVIL, 1, "c", EVIL)])],
         rejected=[RejectedFigures("x", EVIL, 1, [RejectedExample(EVIL, 1, EVIL)])],
         answers=[Answer(EVIL, 1)],
         agreement=Agreement(EVIL, 1, 1, [EVIL], [EVIL], [[1]]),

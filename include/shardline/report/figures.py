@@ -115,9 +115,10 @@ class TokenFigures(msgspec.Struct, frozen=True):
 class DeadExample(msgspec.Struct, frozen=True):
     """One dead letter, without any text of the document."""
 
-    shard: str
+    document_id: str
+    source: str
+    row: int
     custom_id: str
-    document_id: str | None
     message: str
 
 
@@ -195,20 +196,13 @@ class PublishedFigures(msgspec.Struct, frozen=True):
     is_published: bool
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One expectation of the validation."""
-
-    name: str
-    success: bool
-    observed: str
-
-
 class ValidationFigures(msgspec.Struct, frozen=True):
     """The Great Expectations gate."""
 
     success: bool
-    checks: list[Check]
-    data_docs: str | None
+    rules: list[str]
+    """What was checked, once it has passed."""
+    data_docs: str
     """A link relative to report.html."""
 
 

@@ -154,7 +154,7 @@ def _dataset(report: Report) -> Html | None:
     done = report.published
     if done is None:
         return None
-    job, validation = report.job, report.validation
+    job = report.job
     partition = f"dt={job.partition or 'all'}"
     said = f"{count_text(done.rows, 'row')} in {count_text(done.files, 'file')}, {bytes_text(done.size_bytes)}"
     where = (
@@ -184,45 +184,25 @@ def _dataset(report: Report) -> Html | None:
                 " is set has the answer of that document.",
                 class_="muted small",
             ),
-            tag("p", tag("a", "Data Docs of the validation", href=validation.data_docs))
-            if validation and validation.data_docs
-            else None,
             _checks(report),
         ),
     )
 
 
 def _checks(report: Report) -> Html | None:
-    validation = report.validation
-    if validation is None or not validation.checks:
+    gate = report.validation
+    if gate is None:
         return None
-    failed = [c for c in validation.checks if not c.success]
-    word = (
-        f"{len(failed)} of {len(validation.checks)} checks failed"
-        if failed
-        else (f"all {len(validation.checks)} checks passed")
-    )
-    rows = [
-        tag(
-            "tr",
-            tag(
-                "td",
-                tag(
-                    "span",
-                    "passed" if c.success else "failed",
-                    class_=f"pill {'good' if c.success else 'bad'}",
-                ),
-            ),
-            tag("td", c.name),
-            tag("td", c.observed, class_="muted"),
-        )
-        for c in sorted(validation.checks, key=lambda c: (c.success, c.name))
-    ]
-    return tag(
+    word = "passed" if gate.success else "failed"
+    pill = tag("span", f"validation {word}", class_=f"pill {'good' if gate.success else 'bad'}")
+    rules = tag(
         "details",
-        tag("summary", f"Validation: {word}"),
-        tag("div", tag("table", rows), class_="scroll"),
-        open="" if failed else None,
+        tag("summary", f"{count_text(len(gate.rules), 'rule')} over every file and row"),
+        tag("ul", [tag("li", rule) for rule in gate.rules], class_="plain small"),
+    )
+    return join(
+        tag("p", pill, " ", tag("a", "Data Docs", href=gate.data_docs)),
+        rules if gate.rules else None,
     )
 
 

@@ -34,7 +34,7 @@ def _dead(report: Report) -> list[Html]:
 
 def _dead_reason(found: DeadFigures) -> Html:
     examples = [
-        tag("li", tag("code", e.document_id or e.custom_id), f": {e.message}")
+        tag("li", tag("code", e.document_id, title=f"{e.source}, row {e.row}"), f": {e.message}")
         for e in found.examples
     ]
     return _reason(found.reason, found.count, found.sentence, examples)

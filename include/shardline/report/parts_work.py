@@ -122,7 +122,7 @@ def sizes(report: Report) -> Html | None:
             ),
         ]
     plots = []
-    if shards and shards.lengths:
+    if shards and shards.lengths and len(shards.lengths.counts) > 1:
         caption = (
             ""
             if shards.lengths.is_exact
@@ -133,7 +133,7 @@ def sizes(report: Report) -> Html | None:
                 plot_histogram(shards.lengths, "bytes", "documents"), caption, "Length of a request"
             )
         )
-    if tokens and tokens.lengths:
+    if tokens and tokens.lengths and len(tokens.lengths.counts) > 1:
         plots.append(
             figure(plot_histogram(tokens.lengths, "tokens", "results"), "", "Length of an answer")
         )

@@ -1,0 +1,108 @@
+"""The whole job in this process: the stages in their order, with a loop where Airflow has waves.
+
+It may be killed at any moment and started again: every stage finds what exists and goes on. On
+SIGTERM or Ctrl-C the workers drain: they finish the rows that run, commit them, and end.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from shardline.cli.boundary import Stopped
+from shardline.cli.run_shards import ShardLoop, Stopper
+from shardline.errors import ShardlineError
+from shardline.report.report_job import report_job
+from shardline.report.state import JobState, Standing, read_standing
+from shardline.status.words import count_text
+
+if TYPE_CHECKING:
+    from shardline.cli.screen import Screen
+    from shardline.plan import Plan
+    from shardline.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def run_job(
+    store: Store, plan: Plan, screen: Screen, *, force: bool = False, workers: int = 1
+) -> Standing:
+    """Run whatever of the job is not done, publish it and report it.
+
+    Raises:
+        Stopped: told to stop; what is committed stays.
+        ShardlineError: a stage said no. The report says what is there.
+    """
+    standing = read_standing(store, plan, datetime.now(UTC))
+    if standing.state is JobState.PUBLISHED:
+        screen.say(f"job {plan.job_id}: already done")
+        if not store.exists(plan.layout.report_html):
+            report_job(store, plan)
+        return standing
+    prepare_job(store, plan, screen)
+    try:
+        with Stopper() as stopper:
+            generation = ShardLoop(store, plan, screen, stopper, workers).run()
+        finish_job(store, plan, screen, generation, force=force)
+    except (ShardlineError, Stopped):
+        _report_what_is_there(store, plan)
+        raise
+    return read_standing(store, plan, datetime.now(UTC))
+
+
+def prepare_job(store: Store, plan: Plan, screen: Screen) -> None:
+    """Corpus to shards: nothing of it runs twice, and a second run writes the same bytes."""
+    from shardline.corpus.ids import check_ids
+    from shardline.corpus.scan import scan_corpus
+    from shardline.results.schema import check_schema
+    from shardline.shards.cut import cut_shards
+    from shardline.shards.manifest import write_manifest
+
+    if not store.exists(plan.layout.manifest):
+        for split in screen.each(range(len(plan.splits)), "reading the corpus:", "split"):
+            scan_corpus(store, plan, split)
+        with screen.step("checking ids"):
+            check_ids(store, plan)
+        for bucket_set in screen.each(range(len(plan.bucket_sets)), "cutting shards:", "set"):
+            cut_shards(store, plan, bucket_set)
+    manifest = write_manifest(store, plan)
+    check_schema(store, plan)
+    screen.say(
+        f"job {plan.job_id}: {manifest.rows_read:,} rows read = {manifest.documents:,} documents"
+        f" + {manifest.rejected:,} rejected + {manifest.left_out:,} left out;"
+        f" {manifest.requests:,} requests in {manifest.shards:,} shards"
+    )
+
+
+def finish_job(store: Store, plan: Plan, screen: Screen, generation: int, *, force: bool) -> None:
+    """Results to a published table and its report; `check_outcome` has the last word."""
+    from shardline.results.merge import merge_shards
+    from shardline.results.outcome import check_outcome
+    from shardline.results.publish import publish_results
+    from shardline.results.settle import settle_shards
+    from shardline.results.validate import validate_results
+
+    with screen.step("settling shards"):
+        settle_shards(store, plan, generation=generation)
+    with screen.step("merging results with documents"):
+        merge_shards(store, plan)
+    with screen.step("validating"):
+        validate_results(store, plan)
+    with screen.step("publishing"):
+        publish_results(store, plan, force=force)
+    with screen.step("writing the report"):
+        report_job(store, plan)
+    found = check_outcome(store, plan).publication
+    screen.say(
+        f"job {plan.job_id}: published {count_text(found.rows, 'row')} to {found.table} "
+        f"dt={found.partition}, version {found.version} of the table"
+    )
+
+
+def _report_what_is_there(store: Store, plan: Plan) -> None:
+    """A report of a job that failed is an extra: it must not hide why the job failed."""
+    try:
+        report_job(store, plan)
+    except ShardlineError as error:
+        log.warning("job %s: no report could be written: %s", plan.job_id, error)

@@ -1,0 +1,223 @@
+"""Run all shards of a job on this machine: waves, retries and brakes as in the dags, in one loop.
+
+The decisions are those of `runners`: this loop starts workers, waits, and asks what their end means.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+
+import psutil
+
+from shardline.cli.boundary import Stopped
+from shardline.errors import Cancelled, LimitExceeded
+from shardline.layout import shard_of
+from shardline.reasons import ExitCode
+from shardline.runners.generations import current_generation, is_cancelled, open_generation
+from shardline.runners.retry import Verdict
+from shardline.runners.shard import ShardOutcome, infer_shard
+from shardline.runners.waves import Brake, DeathClass, ShardEnd, find_brake, plan_waves
+from shardline.shards.manifest import read_manifest, read_shards
+from shardline.status.read import StatusReader
+
+if TYPE_CHECKING:
+    from shardline.cli.screen import RowBar, Screen
+    from shardline.plan import Plan
+    from shardline.rows import ShardEntry
+    from shardline.runners.local import LocalWorker
+    from shardline.store import Store
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+_DEATHS = {
+    int(ExitCode.WRONG_INPUT): DeathClass.JOB,
+    int(ExitCode.ENGINE_FAILED): DeathClass.CLUSTER,
+}
+
+
+class Stopper:
+    """SIGTERM and Ctrl-C set a flag and drain the workers; a second one makes them commit at once."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._workers: list[LocalWorker] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.asked.set()
+        for worker in list(self._workers):
+            worker.drain()
+
+    @contextmanager
+    def watching(self) -> Iterator[Callable[[LocalWorker], None]]:
+        """What a runner calls with the worker that it has started."""
+        mine: list[LocalWorker] = []
+
+        def watch(worker: LocalWorker) -> None:
+            mine.append(worker)
+            self._workers.append(worker)
+            # the signal may have come between the start and this line
+            if self.asked.is_set():
+                worker.drain()
+
+        try:
+            yield watch
+        finally:
+            for worker in mine:
+                self._workers.remove(worker)
+
+
+class ShardLoop:
+    """All shards without results, wave after wave, `workers` at a time."""
+
+    def __init__(
+        self, store: Store, plan: Plan, screen: Screen, stopper: Stopper, workers: int
+    ) -> None:
+        self.store, self.plan, self.screen, self.stopper = store, plan, screen, stopper
+        self.workers = workers
+        self.reader = StatusReader(store, plan)
+        self.ends: list[ShardEnd] = []
+        self.dead_rows = 0
+        self.generation = 0
+        self.brake: Brake | None = None
+
+    def run(self) -> int:
+        """Run them; returns the generation that did.
+
+        Raises:
+            Stopped: a signal came; the workers have committed what was finished.
+            LimitExceeded: a brake is on (PROTOCOL 14).
+            Cancelled: somebody cancelled the job.
+        """
+        shards = read_shards(self.store, self.plan)
+        done = {shard_of(o.path) for o in self.store.list(self.plan.layout.results_prefix)}
+        job_id = self.plan.job_id
+        if all(entry.shard in done for entry in shards):
+            return max(1, current_generation(self.store, job_id))
+        self.generation = open_generation(self.store, job_id, _run_id(), _is_alive)
+        with self.screen.rows(self.reader.read(_now())) as bar:
+            for wave in plan_waves(len(shards)):
+                self._run_wave([e for e in shards[wave.lo : wave.hi] if e.shard not in done], bar)
+        return self.generation
+
+    def _run_wave(self, shards: list[ShardEntry], bar: RowBar) -> None:
+        waiting = iter(shards)
+        running: dict[Future[ShardOutcome], ShardEntry] = {}
+        with ThreadPoolExecutor(self.workers) as pool:
+            while True:
+                while len(running) < self.workers and (entry := self._next(waiting)):
+                    running[pool.submit(self._run_shard, entry)] = entry
+                if not running:
+                    break
+                ended, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+                status = self.reader.read(_now())
+                bar.show(status)
+                for future in ended:
+                    self._note_end(running.pop(future), future.result(), status.rows_dead)
+        self._raise_if_stopped()
+
+    def _next(self, waiting: Iterator[ShardEntry]) -> ShardEntry | None:
+        is_over = self.brake is not None or self.stopper.asked.is_set()
+        return None if is_over else next(waiting, None)
+
+    def _run_shard(self, entry: ShardEntry) -> ShardOutcome:
+        """Attempts on one shard until it is done, dead or told to stop."""
+        while True:
+            with self.stopper.watching() as watch:
+                outcome = infer_shard(
+                    self.store,
+                    self.plan,
+                    entry.shard,
+                    self.generation,
+                    on_line=lambda line: log.info("%s", line),
+                    on_start=watch,
+                )
+            decision = outcome.decision
+            if decision.verdict is not Verdict.RETRY or self.stopper.asked.is_set():
+                return outcome
+            self.screen.say(
+                f"shard {entry.shard}: {decision.reason}; again in {decision.delay_s:.0f} s"
+            )
+            if self.stopper.asked.wait(decision.delay_s) or self.brake is not None:
+                return outcome
+
+    def _note_end(self, entry: ShardEntry, outcome: ShardOutcome, rows_dead: int) -> None:
+        """Remember how a shard ended, and put the brake on where it must be."""
+        verdict = outcome.decision.verdict
+        if verdict is Verdict.DEAD:
+            self.dead_rows += entry.requests - _committed(outcome)
+            self._say_dead(entry, outcome)
+        if verdict in (Verdict.DEAD, Verdict.DONE):
+            death = _DEATHS.get(outcome.exit_code, DeathClass.VANISHED)
+            self.ends.append(ShardEnd(_now(), death if verdict is Verdict.DEAD else None))
+        self.brake = self.brake or find_brake(
+            is_cancelled=is_cancelled(self.store, self.plan.job_id, self.generation),
+            dead_documents=rows_dead + self.dead_rows,
+            rows_read=read_manifest(self.store, self.plan).rows_read,
+            max_dead=self.plan.job_file.limits.max_dead,
+            ends=self.ends,
+        )
+
+    def _say_dead(self, entry: ShardEntry, outcome: ShardOutcome) -> None:
+        found = self.plan.layout.log(entry.shard, outcome.attempt)
+        where = f"; its log: {self.store.uri_of(found)}" if self.store.exists(found) else ""
+        self.screen.say(f"shard {entry.shard}: dead: {outcome.decision.reason}{where}")
+
+    def _raise_if_stopped(self) -> None:
+        job_id, status = self.plan.job_id, self.reader.read(_now())
+        if status.is_done:
+            return
+        if self.stopper.asked.is_set():
+            raise Stopped(
+                f"stopped; {status.rows_done:,} of {status.rows_total:,} rows are committed and "
+                f"stay; `shardline resume {job_id}` goes on from there"
+            )
+        if self.brake is not None:
+            kind = Cancelled if self.brake.is_cancel else LimitExceeded
+            raise kind(f"job {job_id}: {self.brake.reason}")
+
+
+def _committed(outcome: ShardOutcome) -> int:
+    record = outcome.record
+    return record.resumed_rows + record.counts.results + record.counts.dead if record else 0
+
+
+def _run_id() -> str:
+    """Names this process so that another one on this machine can see whether it lives."""
+    started = psutil.Process().create_time()
+    return f"cli {socket.gethostname()} {os.getpid()} {started:.2f}"
+
+
+def _is_alive(run_id: str) -> bool:
+    """Whether that command still runs. Another machine's cannot be seen, and workers may overlap."""
+    kind, *rest = run_id.split(" ")
+    if kind != "cli" or len(rest) != 3 or rest[0] != socket.gethostname():
+        return False
+    try:
+        return f"{psutil.Process(int(rest[1])).create_time():.2f}" == rest[2]
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,106 @@
+"""shardline try: a few documents through the real engine, shown with their messages.
+
+Works in a folder of its own that goes away, through the same stages as a run: what looks right
+here is what a run will do.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from shardline.cli.run_job import prepare_job
+from shardline.cli.run_shards import ShardLoop, Stopper
+from shardline.errors import WrongInput
+from shardline.report.samples import answer_text
+from shardline.rows import RejectedRow, Request, Result
+from shardline.shards.manifest import read_shards
+from shardline.status.words import count_text
+from shardline.store import open_store
+
+if TYPE_CHECKING:
+    from shardline.cli.screen import Screen
+    from shardline.job import JobFile
+    from shardline.plan import Plan
+    from shardline.settings import Settings
+    from shardline.store import Store
+
+_SHOWN_REJECTED = 3
+
+
+def try_job(job: JobFile, settings: Settings, partition: str | None, screen: Screen) -> None:
+    """Run the sample of a job whose `corpus.sample` is set, and show every answer.
+
+    Raises:
+        WrongInput: no row of the corpus is a document.
+    """
+    from shardline.corpus.plan_job import plan_job
+
+    with tempfile.TemporaryDirectory(prefix="shardline-try-") as folder:
+        store = open_store(folder)
+        now = datetime.now(UTC)
+        plan = plan_job(job, store=store, settings=settings, partition=partition, now=now)
+        prepare_job(store, plan, screen)
+        shards = read_shards(store, plan)
+        if not shards:
+            raise WrongInput(f"no row is a document: {_rejected_text(store, plan)}")
+        with Stopper() as stopper:
+            ShardLoop(store, plan, screen, stopper, 1).run()
+        for entry in shards:
+            _show_shard(store, plan, entry.shard, screen)
+        if text := _rejected_text(store, plan):
+            screen.say(f"rejected: {text}")
+    screen.say("nothing was published; `shardline run JOBFILE` runs all of it")
+
+
+def _show_shard(store: Store, plan: Plan, shard: str, screen: Screen) -> None:
+    lines = store.read(plan.layout.results(shard)).splitlines()
+    results = {r.custom_id: r for r in (msgspec.json.decode(x, type=Result) for x in lines)}
+    for line in store.read(plan.layout.shard(shard)).splitlines():
+        request = msgspec.json.decode(line, type=Request)
+        _show(plan.job_file, request, results.get(request.custom_id), screen)
+
+
+def _show(job: JobFile, request: Request, result: Result | None, screen: Screen) -> None:
+    asked = "\n".join(f"{m['role']}: {m['content']}" for m in request.body["messages"])
+    answer, style = _answer(job, result)
+    if not screen.is_terminal:
+        screen.say(f"---\n{asked}\n=> {answer}")
+        return
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    side_by_side = Table.grid(padding=(0, 2), expand=True)
+    side_by_side.add_column(ratio=3)
+    side_by_side.add_column(ratio=2)
+    side_by_side.add_row(Text(asked), Text(answer, style=style))
+    screen.console.print(Panel(side_by_side, border_style="dim"))
+
+
+def _answer(job: JobFile, result: Result | None) -> tuple[str, str]:
+    """What the model said, or why it said nothing; and a style for it."""
+    if result is None:
+        return "(no result)", "red"
+    if result.response is None:
+        error = result.error
+        return (f"dead letter {error.code}: {error.message}" if error else "(no result)"), "red"
+    body: dict[str, Any] = result.response.body
+    cut = " (cut at max_tokens)" if body["choices"][0].get("finish_reason") == "length" else ""
+    return answer_text(job, body) + cut, "bold green"
+
+
+def _rejected_text(store: Store, plan: Plan) -> str:
+    """How many rows of the corpus are no documents, with the first few."""
+    rows: list[RejectedRow] = []
+    for path in [plan.layout.rejected(s) for s in range(len(plan.splits))]:
+        lines = (store.read_or_none(path) or b"").splitlines()
+        rows += [msgspec.json.decode(line, type=RejectedRow) for line in lines]
+    if not rows:
+        return ""
+    shown = [f"{r.source} row {r.row}: {r.reason}" for r in rows[:_SHOWN_REJECTED]]
+    more = ", …" if len(rows) > _SHOWN_REJECTED else ""
+    return f"{count_text(len(rows), 'row')} ({', '.join(shown)}{more})"
