@@ -16,7 +16,7 @@ from shardline.corpus.spill import SpillRecord
 from shardline.errors import LawBroken, StoreUnavailable
 from shardline.plan import Plan
 from shardline.rows import ShardEntry
-from shardline.shards.cut import even_cuts, group_requests
+from shardline.shards.cut import cut_shards, even_cuts, group_requests
 from shardline.shards.ledger import read_ledger
 from shardline.shards.manifest import read_shards
 from shardline.store import Store

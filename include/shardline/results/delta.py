@@ -88,6 +88,8 @@ def create_table(store: Store, table: str, schema: Any) -> Any:
 
     if store.uri.startswith("memory:"):
         raise StoreRefused(f"{store.uri}: a table can be published to disk or s3:// only")
+    if "%" in _uri(store, table):
+        raise StoreRefused(f"{store.uri}: the Delta library cannot write below a path with a %")
     if (found := open_table(store, table)) is not None:
         return found
     try:
@@ -212,6 +214,9 @@ def _restored_version(table: Any, entry: dict[str, Any]) -> int:
 
 
 def _uri(store: Store, table: str) -> str:
+    """On disk the plain path: a URI with escapes is decoded twice by the library."""
+    if store.folder is not None:
+        return str(store.folder / published(table))
     return store.uri_of(published(table))
 
 

@@ -63,7 +63,7 @@ def _judge_frame(
 
     expectations = [
         gxe.ExpectColumnValuesToBeBetween(
-            column=rule.column, min_value=rule.least, max_value=rule.most, notes=rule.says
+            column=rule.column, min_value=rule.least, max_value=rule.most, description=rule.says
         )
         for rule in rules
     ]
