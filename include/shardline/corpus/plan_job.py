@@ -114,16 +114,16 @@ def _is_packed(file: InputFile) -> bool:
 
 def plan_ranges(work: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Cut 0..len(work) into at most `most` ranges [first, last) of about equal work."""
-    total, done = sum(work), 0
+    total, done, first = sum(work), 0, 0
     ranges: list[tuple[int, int]] = []
-    first = 0
-    for n, amount in enumerate(work):
+    for n, amount in enumerate(work[:-1]):
         done += amount
-        is_full = done * most >= total * (len(ranges) + 1)
-        if n == len(work) - 1 or (is_full and len(ranges) < most - 1):
+        # cut where stopping short of the equal share errs less than going beyond it
+        goal = total * (len(ranges) + 1) / most
+        if len(ranges) < most - 1 and done + work[n + 1] / 2 > goal:
             ranges.append((first, n + 1))
             first = n + 1
-    return ranges
+    return [*ranges, (first, len(work))]
 
 
 def _find_bounds(job: JobFile, inputs: list[InputFile]) -> list[Bound]:
