@@ -79,6 +79,8 @@ def _flags(folder: Path, port: int) -> dict[str, object]:
         "ip.bind": "127.0.0.1",
         "s3.port": port,
         "s3.port.grpc": free_port(),
+        "s3.port.lance": 0,  # else two servers at once fight for the ports of its catalogs
+        "s3.port.iceberg": 0,
         "s3.config": folder / "s3.json",
         "volume.max": 100,
         "master.volumeSizeLimitMB": 256,
