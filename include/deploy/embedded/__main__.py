@@ -7,6 +7,7 @@ every setting of Airflow as AIRFLOW__SECTION__KEY, in `.env` only.
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def main() -> int:
     parser.add_argument("command", choices=["up", "down", "status", "airflow"])
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of `airflow`")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cut `up` leaves nothing running
     stack = open_stack()
     try:
         if chosen.command == "airflow":
@@ -76,6 +78,8 @@ def main() -> int:
     except StackError as error:
         print(f"airflow: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

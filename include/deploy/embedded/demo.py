@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -37,6 +38,7 @@ WAVES = "infer_locally"
 JOB_FILE = "review_sentiment.yaml"
 POLL_S = 2.0
 STATUS_EVERY_S = 10.0
+SAME_STATUS_EVERY_S = 60.0  # nothing new: a sign of life
 LOG_LINES = 15
 SAMPLE_ROWS = 8
 CORPUS = str(PROJECT / reviews.FOLDER / "*.jsonl")
@@ -58,6 +60,7 @@ class Follower:
         self.run_id = run_id
         self.job_id: str | None = None
         self._told: dict[str, str] = {}
+        self._line = ""
         self._reader: StatusReader | None = None
         self._started = self._status_at = time.monotonic()
 
@@ -85,8 +88,10 @@ class Follower:
             return
         if now - self._status_at < STATUS_EVERY_S or (reader := self._status_reader()) is None:
             return
-        self._status_at = now
-        self._say(reader.read(datetime.now(UTC)).line())
+        line = reader.read(datetime.now(UTC)).line()
+        if line != self._line or now - self._status_at > SAME_STATUS_EVERY_S:
+            self._line, self._status_at = line, now
+            self._say(line)
 
     def _status_reader(self) -> StatusReader | None:
         if self._reader is None and self.find_job() is not None:
@@ -297,6 +302,7 @@ def run_demo(stack: Stack) -> None:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop Airflow then, too
     changes = read_env_file(PROJECT / ".env")
     stack = open_stack()
     os.environ.update(changes)  # the library reads its settings from the environment
