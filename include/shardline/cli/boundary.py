@@ -48,7 +48,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     from shardline.cli.app import app
 
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="shardline", standalone_mode=False)
     except TyperException as error:
         return _usage(error)
     except ShardlineError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from shardline.cli.find import list_jobs
-from shardline.cli.summary import law_lines
+from shardline.cli.summary import law_lines, root_option
 from shardline.errors import LawBroken, WrongInput
 from shardline.layout import SLUG
 from shardline.report.state import JobState, Standing, read_standing
@@ -39,7 +39,7 @@ def show_status(store: Store, plan: Plan, now: datetime, screen: Screen, *, as_j
             f" spoke {duration_text(w.age_s)} ago"
         )
     if hint := _next_command(plan, standing):
-        screen.say(f"next: {hint}")
+        screen.say(f"next: {hint}{root_option(store)}")
 
 
 def _next_command(plan: Plan, standing: Standing) -> str:
@@ -48,7 +48,7 @@ def _next_command(plan: Plan, standing: Standing) -> str:
     if standing.state is JobState.RUNNING:
         return ""
     if standing.state is JobState.SUPERSEDED and standing.publication:
-        return f"shardline status {standing.publication.job_id}  (its data is current)"
+        return f"shardline status {standing.publication.job_id}"
     return f"shardline resume {plan.job_id}"
 
 

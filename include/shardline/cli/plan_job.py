@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shardline.cli.run_job import prepare_job
-from shardline.cli.summary import rejected_text
+from shardline.cli.summary import rejected_text, root_option
+from shardline.errors import CorpusError
 from shardline.shards.manifest import read_manifest
 from shardline.status.words import bytes_text, count_text
 
@@ -23,10 +24,19 @@ if TYPE_CHECKING:
 def show_estimate(
     job: JobFile, settings: Settings, partition: str | None, screen: Screen, *, as_json: bool
 ) -> None:
-    """What footers and a survey of the files say."""
+    """What footers and a survey of the files say.
+
+    Raises:
+        CorpusError: nothing that was looked at is a document.
+    """
     from shardline.corpus.estimate import estimate_job
 
     found = estimate_job(job, settings=settings, partition=partition)
+    if not found.documents:
+        raise CorpusError(
+            f"{job.corpus_uri(partition)}: no row that was looked at is a document; check the "
+            "columns in `messages`, `corpus.id`; `shardline plan JOBFILE --exact` names the reasons"
+        )
     if as_json:
         screen.out(msgspec.json.encode(dataclasses.asdict(found)).decode())
         return
@@ -55,4 +65,4 @@ def show_exact(store: Store, plan: Plan, screen: Screen, *, as_json: bool) -> No
         f"{count_text(manifest.requests, 'request')} of {bytes_text(manifest.size_bytes)}, "
         f"{count_text(manifest.duplicates, 'duplicate')} that cost nothing"
     )
-    screen.say(f"next: shardline resume {plan.job_id} --root {store.uri}")
+    screen.say(f"next: shardline resume {plan.job_id}{root_option(store)}")

@@ -68,10 +68,11 @@ def prepare_job(store: Store, plan: Plan, screen: Screen) -> None:
             cut_shards(store, plan, bucket_set)
     manifest = write_manifest(store, plan)
     check_schema(store, plan)
+    requests = count_text(manifest.requests, "request")
     screen.say(
-        f"job {plan.job_id}: {manifest.rows_read:,} rows read = {manifest.documents:,} documents"
-        f" + {manifest.rejected:,} rejected + {manifest.left_out:,} left out;"
-        f" {manifest.requests:,} requests in {manifest.shards:,} shards"
+        f"job {plan.job_id}: {count_text(manifest.rows_read, 'row')} read ="
+        f" {manifest.documents:,} documents + {manifest.rejected:,} rejected"
+        f" + {manifest.left_out:,} left out; {requests} in {count_text(manifest.shards, 'shard')}"
     )
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psutil
 
 from shardline.cli.boundary import Stopped
+from shardline.cli.summary import root_option
 from shardline.errors import Cancelled, LimitExceeded
 from shardline.layout import shard_of
 from shardline.reasons import ExitCode
@@ -190,7 +191,7 @@ class ShardLoop:
         if self.stopper.asked.is_set():
             raise Stopped(
                 f"stopped; {status.rows_done:,} of {status.rows_total:,} rows are committed and "
-                f"stay; `shardline resume {job_id}` goes on from there"
+                f"stay; `shardline resume {job_id}{root_option(self.store)}` goes on from there"
             )
         if self.brake is not None:
             kind = Cancelled if self.brake.is_cancel else LimitExceeded

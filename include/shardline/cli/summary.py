@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from shardline.layout import NO_PARTITION, published
 from shardline.results.merge import read_merge_report
 from shardline.rows import Law
+from shardline.settings import Settings
+from shardline.store import folder_of
 
 if TYPE_CHECKING:
     from shardline.cli.screen import Screen
@@ -26,12 +28,20 @@ def show_published(store: Store, plan: Plan, screen: Screen) -> None:
         screen.say(f"  {'law' if i == 0 else '':7} {equation}")
     screen.say(f"  report  {shown_path(store, plan.layout.report_html)}")
     screen.say("")
-    root = f" --root {store.uri}"
+    root = root_option(store)
     screen.say("next:")
     screen.say(f"  shardline files {job.table}{root}    # its files, for pandas, Polars, DuckDB")
     screen.say(f"  shardline verify {plan.job_id}{root}    # counts the law again")
     if merged.dead_letters:
         screen.say(f"  shardline dead-letters {plan.job_id}{root}    # what has no result, and why")
+
+
+def root_option(store: Store) -> str:
+    """` --root URI` for a command to repeat, or nothing where the settings say the same."""
+    usual = Settings().root
+    folder = folder_of(usual)
+    same = store.uri == (folder.as_uri() if folder is not None else usual.rstrip("/"))
+    return "" if same else f" --root {store.uri}"
 
 
 def law_lines(law: Law) -> list[str]:

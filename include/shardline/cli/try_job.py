@@ -6,6 +6,7 @@ here is what a run will do.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import msgspec
 
 from shardline.cli.run_job import prepare_job
 from shardline.cli.run_shards import ShardLoop, Stopper
-from shardline.errors import WrongInput
+from shardline.errors import JobNotReady, WrongInput
 from shardline.report.samples import answer_text
 from shardline.rows import RejectedRow, Request, Result
 from shardline.shards.manifest import read_shards
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from shardline.store import Store
 
 _SHOWN_REJECTED = 3
+_SHOWN_LOG_LINES = 40
 
 
 def try_job(job: JobFile, settings: Settings, partition: str | None, screen: Screen) -> None:
@@ -57,11 +59,24 @@ def try_job(job: JobFile, settings: Settings, partition: str | None, screen: Scr
 
 
 def _show_shard(store: Store, plan: Plan, shard: str, screen: Screen) -> None:
-    lines = store.read(plan.layout.results(shard)).splitlines()
+    found = store.read_or_none(plan.layout.results(shard))
+    if found is None:
+        raise JobNotReady(f"the model gave no answer.{_log_tail(store, plan, shard)}")
+    lines = found.splitlines()
     results = {r.custom_id: r for r in (msgspec.json.decode(x, type=Result) for x in lines)}
     for line in store.read(plan.layout.shard(shard)).splitlines():
         request = msgspec.json.decode(line, type=Request)
         _show(plan.job_file, request, results.get(request.custom_id), screen)
+
+
+def _log_tail(store: Store, plan: Plan, shard: str) -> str:
+    """The end of the last worker's log: this folder, and the log in it, goes away."""
+    logs = [o.path for o in store.list(f"{plan.layout.prefix}logs/{shard}/")]
+    if not logs:
+        return ""
+    lines = store.read(logs[-1]).decode(errors="replace").splitlines()
+    print("\n".join(lines[-_SHOWN_LOG_LINES:]), file=sys.stderr)
+    return " The end of its worker's log stands above"
 
 
 def _show(job: JobFile, request: Request, result: Result | None, screen: Screen) -> None:
