@@ -7,6 +7,7 @@ means the same wherever it runs.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
@@ -73,8 +74,10 @@ class Corpus(_Block):
     @field_validator("carry")
     @classmethod
     def _no_clash(cls, carry: tuple[str, ...]) -> tuple[str, ...]:
-        clash = sorted(set(carry) & set(PUBLISHED_COLUMNS))
-        if clash or len(set(carry)) < len(carry):
+        # Delta compares names without case
+        lower = [name.lower() for name in carry]
+        clash = sorted(set(lower) & set(PUBLISHED_COLUMNS))
+        if clash or len(set(lower)) < len(carry):
             raise ValueError(
                 f"expected different columns, none named like a published one; found {clash or 'a repeated name'}"
             )
@@ -110,6 +113,11 @@ class Output(_Block):
     """The answer is text as the model writes it."""
     truncated: Literal["keep", "dead_letter"] = "keep"
     """What an answer is that was cut at max_tokens (an invalid one is always a dead letter)."""
+
+    @field_validator("json_schema")
+    @classmethod
+    def _schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if schema is None else _as_json(schema)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -166,6 +174,14 @@ class Limits(_Block):
     """Not yet."""
     partial: bool = False
     """Publish what is done when the job stops early."""
+
+
+def _as_json(value: dict[str, Any]) -> dict[str, Any]:
+    """What YAML gave as the JSON that is sent: keys become strings, what has no JSON is refused."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))  # type: ignore[no-any-return]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"expected what JSON can say ({error}); quote dates") from error
 
 
 def _short_schedule(value: object) -> object:
@@ -246,7 +262,7 @@ class JobFile(_Block):
         for key, why in _OWN_PARAMETERS.items():
             if key in parameters:
                 raise ValueError(f"{key} cannot be set here: {why}")
-        return parameters
+        return _as_json(parameters)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -302,7 +318,7 @@ class JobFile(_Block):
         if not partition:
             problem = "{{ partition }} needs a partition: give one, e.g. 2026-11-28"
             raise JobFileError(self.name, [FieldProblem("corpus.uri", problem)])
-        return _PARTITION.sub(partition, self.corpus.uri)
+        return _PARTITION.sub(lambda _: partition, self.corpus.uri)
 
 
 PUBLISHED_COLUMNS = (
@@ -430,6 +446,7 @@ def _absolute(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     if (
         isinstance(corpus, dict)
         and isinstance(corpus.get("uri"), str)
+        and corpus["uri"]
         and "://" not in corpus["uri"]
     ):
         job = job | {"corpus": corpus | {"uri": str(_join(folder, corpus["uri"]))}}
@@ -447,7 +464,7 @@ def _join(folder: Path, path: str) -> Path:
     parts: list[str] = []
     for part in joined.parts:
         if part == "..":
-            parts.pop()
+            del parts[max(1, len(parts) - 1) :]
         else:
             parts.append(part)
     return Path(*parts)

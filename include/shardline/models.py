@@ -10,7 +10,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from shardline.errors import ModelNotFound, NotYet
+from shardline.errors import ModelNotFound, NotYet, StoreUnavailable
 from shardline.job import EngineBlock
 from shardline.store import folder_of
 
@@ -22,6 +22,7 @@ def pin_model(block: EngineBlock) -> str:
 
     Raises:
         ModelNotFound: no such folder, or no such model or revision on the hub.
+        StoreUnavailable: the hub does not answer.
     """
     if block.engine == "stub":
         return "stub"
@@ -56,11 +57,17 @@ def hash_folder(folder: Path) -> str:
 
 def _hub_commit(model: str, revision: str) -> str:
     """The commit that a revision of a hub model means today."""
+    from httpx2 import TransportError
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         commit = HfApi().model_info(model, revision=revision, timeout=20).sha
+    except TransportError as error:
+        raise StoreUnavailable(
+            f"model {model}: the hub does not answer ({error}); without a network, give a model"
+            " folder as ./path or /path"
+        ) from error
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         why = str(error).strip().split("\n", 1)[0]
         raise ModelNotFound(

@@ -133,6 +133,7 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
         ("hidden/*.csv", "no file matches"),
         ("nowhere/*.jsonl", "no such folder as"),
         ("gs://bucket/x", "expected a path"),
+        ("file://relative/x", "expected a path"),
     ],
 )
 def test_a_corpus_of_nothing_is_one_clear_error(tmp_path: Path, uri: str, message: str) -> None:

@@ -45,7 +45,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     has_id=st.booleans(),
 )
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_splits_and_buckets_change_no_outcome(
     tmp_path_factory: pytest.TempPathFactory,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardline.corpus.bounds import bucket_count
 from shardline.corpus.inputs import list_corpus
+from shardline.corpus.plan_job import check_partition
 from shardline.corpus.requests import custom_id, fingerprint_of, request_line
 from shardline.corpus.survey import survey_corpus
 from shardline.errors import CorpusError
@@ -34,8 +35,9 @@ def estimate_job(job: JobFile, *, settings: Settings, partition: str | None) -> 
     """Estimate a job without planning it.
 
     Raises:
-        CorpusError, NotAllowed: as plan_job.
+        JobFileError, CorpusError, NotAllowed: as plan_job.
     """
+    check_partition(job, partition)
     listing = list_corpus(job.corpus_uri(partition), settings.corpus_prefixes)
     if listing.problems:
         raise CorpusError(

@@ -59,11 +59,11 @@ def list_corpus(uri: str, prefixes: Sequence[str] = ()) -> Listing:
     if uri.startswith("s3://"):
         _check_s3_allowed(uri, prefixes)
         found = list(_find_objects(uri))
-    elif (path := folder_of(uri)) is not None:
+    elif (path := folder_of(uri)) is not None and path.is_absolute():
         _check_local_allowed(uri, fixed_part(path.as_posix()), prefixes)
         found = [f for f in _find_files(uri, path) if _check_link(f, prefixes)]
     else:
-        raise CorpusError(f"corpus {uri}: expected a path, file:// or s3://")
+        raise CorpusError(f"corpus {uri}: expected a path, file:///path or s3://bucket/key")
     listing = judge(found)
     if not (listing.inputs or listing.problems):
         skipped = f" ({len(listing.skipped)} skipped)" if listing.skipped else ""

@@ -45,7 +45,7 @@ def plan_job(
         that cannot be used. NotAllowed: a corpus outside settings.corpus_prefixes.
         ModelNotFound: no such model.
     """
-    _check_partition(job, partition)
+    check_partition(job, partition)
     listing = list_corpus(job.corpus_uri(partition), settings.corpus_prefixes)
     if listing.problems:
         raise CorpusError(
@@ -64,7 +64,8 @@ def plan_job(
     return read_plan(store, job_id)
 
 
-def _check_partition(job: JobFile, partition: str | None) -> None:
+def check_partition(job: JobFile, partition: str | None) -> None:
+    """Refuse a partition that is no name of its own. Raises JobFileError."""
     if partition is None:
         return
     if partition.lower() == NO_PARTITION:

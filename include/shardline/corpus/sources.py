@@ -24,8 +24,10 @@ _BLOCK_BYTES = 4 << 20
 
 
 @contextmanager
-def opened(file: InputFile) -> Iterator[BinaryIO]:
+def opened(file: InputFile, block_bytes: int = _BLOCK_BYTES) -> Iterator[BinaryIO]:
     """The bytes of a planned file; may be read to the end or in part, and seeks.
+
+    An object is fetched in blocks of `block_bytes`.
 
     Raises:
         UnreadableFile: changed or vanished, at the start or at the end.
@@ -33,7 +35,7 @@ def opened(file: InputFile) -> Iterator[BinaryIO]:
     """
     _check_version(file)
     try:
-        with _stream(file) as stream:
+        with _stream(file, block_bytes) as stream:
             yield stream
     except UnreadableFile:
         _check_version(file)  # a file that changed under the reader looks corrupt
@@ -92,11 +94,11 @@ def _local(file: InputFile) -> Path:
 
 
 @contextmanager
-def _stream(file: InputFile) -> Iterator[BinaryIO]:
+def _stream(file: InputFile, block_bytes: int) -> Iterator[BinaryIO]:
     if file.uri.startswith(_S3):
         bucket, key = split_s3(file.uri)
         raw = _ObjectStream(bucket_store(bucket), key, file.size_bytes)
-        yield io.BufferedReader(raw, _BLOCK_BYTES)
+        yield io.BufferedReader(raw, block_bytes)
         return
     try:
         stream = _local(file).open("rb")

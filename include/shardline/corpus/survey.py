@@ -28,7 +28,8 @@ SURVEYED_DOCUMENTS = 20_000
 _MAX_FILES = 64
 _BLOCK_BYTES = 128 << 10
 _LONG_BLOCK_BYTES = 8 << 20
-_MAX_BLOCKS = 32
+_TOTAL_BLOCKS = 256  # requests to an object store that a survey costs, about
+_READ_BYTES = 512 << 10
 _PACKED_BYTES = 16 << 20
 _MARK = b"\xef\xbb\xbf"
 
@@ -71,9 +72,18 @@ def survey_corpus(
     for file in chosen:
         # the files that are not opened are taken to be like those that are
         share = sum(f.size_bytes for f in inputs) / max(1, sum(f.size_bytes for f in chosen))
-        with suppress(UnreadableFile), opened(file) as stream:
-            _survey_file(survey, job, file, stream, documents // len(chosen) + 1, share)
+        with suppress(UnreadableFile), opened(file, _READ_BYTES) as stream:
+            quota = _Quota(documents // len(chosen) + 1, max(2, _TOTAL_BLOCKS // len(chosen)))
+            _survey_file(survey, job, file, stream, quota, share)
     return survey
+
+
+@dataclass(frozen=True)
+class _Quota:
+    """How much of one file is looked at: so many rows, in so many places."""
+
+    rows: int
+    places: int
 
 
 def _evenly(inputs: list[InputFile], n: int) -> list[InputFile]:
@@ -83,7 +93,7 @@ def _evenly(inputs: list[InputFile], n: int) -> list[InputFile]:
 
 
 def _survey_file(
-    survey: Survey, job: JobFile, file: InputFile, stream: BinaryIO, quota: int, share: float
+    survey: Survey, job: JobFile, file: InputFile, stream: BinaryIO, quota: _Quota, share: float
 ) -> None:
     columns, validate, renderer = columns_of(job), make_validator(job), BodyRenderer(job)
     for rows, scale in _parts(file, stream, columns, quota):
@@ -98,14 +108,16 @@ def _survey_file(
 
 
 def _parts(
-    file: InputFile, stream: BinaryIO, columns: Columns, quota: int
+    file: InputFile, stream: BinaryIO, columns: Columns, quota: _Quota
 ) -> Iterator[tuple[Rows, float]]:
     """Rows from all over a file, and how many rows of it each stands for."""
     found = format_of(file.source)
     assert found is not None
     kind, packing = found
     if kind == "parquet":
-        yield from survey_groups(open_parquet(stream), columns, quota)
+        yield from survey_groups(
+            open_parquet(stream), columns, quota.rows, max(1, quota.places // 8)
+        )
         return
     read, header = (read_jsonl, b"") if kind == "jsonl" else (read_csv, _header(stream, packing))
     blocks = _packed_block if packing else _plain_blocks
@@ -122,7 +134,7 @@ def _header(stream: BinaryIO, packing: str) -> bytes:
 
 
 def _packed_block(
-    size: int, stream: BinaryIO, packing: str, quota: int
+    size: int, stream: BinaryIO, packing: str, quota: _Quota
 ) -> Iterator[tuple[bytes, float]]:
     """The beginning of a packed file: its end is known only by unpacking all of it."""
     stream.seek(0)
@@ -134,38 +146,40 @@ def _packed_block(
             break
     is_cut = unpacked >= _PACKED_BYTES
     total = unpacked * size / max(1, min(stream.tell(), size)) if is_cut else unpacked
-    block = _first_lines(b"".join(taken), quota, is_cut=is_cut)
+    block = _first_lines(b"".join(taken), quota.rows, is_cut=is_cut)
     yield block, total / max(1, len(block))
 
 
 def _plain_blocks(
-    size: int, stream: BinaryIO, packing: str, quota: int
+    size: int, stream: BinaryIO, packing: str, quota: _Quota
 ) -> Iterator[tuple[bytes, float]]:
     """Evenly spaced blocks of whole lines; long ones where lines are longer than a block."""
     stream.seek(0)
     check_packing(stream.read(4), packing)
     for length in (_BLOCK_BYTES, _LONG_BLOCK_BYTES):
-        count = max(1, min(_MAX_BLOCKS, size // length))
+        count = max(1, min(quota.places, size // length))
         starts = [n * size // count for n in range(count)]
-        found = [_lines_at(stream, start, length, size, quota // count + 1) for start in starts]
+        found = [
+            _lines_at(stream, start, length, size, quota.rows // count + 1) for start in starts
+        ]
         if any(found) or size <= length:
             yield from ((block, size / count / len(block)) for block in found if block)
             return
 
 
-def _lines_at(stream: BinaryIO, start: int, length: int, size: int, quota: int) -> bytes:
+def _lines_at(stream: BinaryIO, start: int, length: int, size: int, most: int) -> bytes:
     stream.seek(start)
     block = stream.read(length)
     if start == 0:
         block = block.removeprefix(_MARK)
     else:
         block = block[block.find(b"\n") + 1 :] if b"\n" in block else b""
-    return _first_lines(block, quota, is_cut=start + length < size)
+    return _first_lines(block, most, is_cut=start + length < size)
 
 
-def _first_lines(block: bytes, quota: int, *, is_cut: bool) -> bytes:
+def _first_lines(block: bytes, most: int, *, is_cut: bool) -> bytes:
     """At most so many lines; the last one only if it is whole."""
-    lines = block.split(b"\n", quota)
-    if len(lines) > quota or is_cut:
+    lines = block.split(b"\n", most)
+    if len(lines) > most or is_cut:
         lines = [*lines[:-1], b""]
     return b"\n".join(lines)

@@ -17,7 +17,6 @@ from shardline.reasons import FileReason, RejectedReason
 _BATCH_BYTES = 16 << 20
 _MAX_BATCH_ROWS = 4_096
 _FOOTER_BYTES = 8  # its length, and the magic bytes at the end
-_SURVEYED_GROUPS = 8
 _INVALID = object()
 
 
@@ -68,13 +67,15 @@ def _rows(file: Any, columns: Columns) -> Rows:
                 yield number, values
 
 
-def survey_groups(file: Any, columns: Columns, quota: int) -> Iterator[tuple[Rows, float]]:
+def survey_groups(
+    file: Any, columns: Columns, quota: int, places: int
+) -> Iterator[tuple[Rows, float]]:
     """The first rows of some row groups all over the file, and how many rows each stands for."""
     import pyarrow as pa
 
     _check_columns(file.schema_arrow, columns)
     groups = file.metadata.num_row_groups
-    chosen = [n * groups // _SURVEYED_GROUPS for n in range(_SURVEYED_GROUPS)]
+    chosen = [n * groups // places for n in range(places)]
     chosen = sorted(set(chosen)) if groups else []
     for group in chosen:
         held = file.metadata.row_group(group).num_rows
