@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardline.errors import CommitConflict, StoreRefused, StoreUnavailable
+from shardline.errors import CommitConflict, ShardlineError, StoreRefused, StoreUnavailable
 from shardline.layout import published
 
 if TYPE_CHECKING:
@@ -49,18 +50,15 @@ def open_table(store: Store, table: str, version: int | None = None) -> Any | No
         StoreUnavailable: the store did not answer.
     """
     from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
+    from deltalake.exceptions import TableNotFoundError
 
     if store.uri.startswith("memory:"):
         return None
-    try:
-        return DeltaTable(_uri(store, table), version=version, storage_options=_options(store))
-    except TableNotFoundError:
-        return None
-    except DeltaError as error:
-        raise StoreRefused(f"table {table}: {_first_line(error)}") from error
-    except OSError as error:
-        raise StoreUnavailable(f"table {table}: {_first_line(error)}") from error
+    with _translated(table, StoreRefused):
+        try:
+            return DeltaTable(_uri(store, table), version=version, storage_options=_options(store))
+        except TableNotFoundError:
+            return None
 
 
 def table_schema(store: Store, table: str) -> Any | None:
@@ -84,7 +82,6 @@ def create_table(store: Store, table: str, schema: Any) -> Any:
         CommitConflict: others made it at the same moment; try again.
     """
     from deltalake import DeltaTable, Schema
-    from deltalake.exceptions import CommitFailedError, DeltaError
 
     if store.uri.startswith("memory:"):
         raise StoreRefused(f"{store.uri}: a table can be published to disk or s3:// only")
@@ -92,7 +89,7 @@ def create_table(store: Store, table: str, schema: Any) -> Any:
         raise StoreRefused(f"{store.uri}: the Delta library cannot write below a path with a %")
     if (found := open_table(store, table)) is not None:
         return found
-    try:
+    with _translated(table):
         return DeltaTable.create(
             _uri(store, table),
             schema=Schema.from_arrow(schema),
@@ -101,12 +98,6 @@ def create_table(store: Store, table: str, schema: Any) -> Any:
             configuration=_CONFIGURATION,
             storage_options=_options(store),
         )
-    except CommitFailedError as error:
-        raise CommitConflict(f"table {table}: {_first_line(error)}") from error
-    except (DeltaError, OSError) as error:
-        if (found := open_table(store, table)) is not None:
-            return found
-        raise StoreUnavailable(f"table {table}: {_first_line(error)}") from error
 
 
 def replace_partition(
@@ -125,7 +116,6 @@ def replace_partition(
         StoreUnavailable: the store did not answer; whether the commit is there is not known.
     """
     from deltalake import CommitProperties, Schema, Transaction
-    from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import AddAction
 
     adds = [
@@ -139,7 +129,7 @@ def replace_partition(
         )
         for file in files
     ]
-    try:
+    with _translated(transaction[0]):
         table.create_write_transaction(
             adds,
             mode="overwrite",
@@ -153,10 +143,6 @@ def replace_partition(
                 max_commit_retries=0,
             ),
         )
-    except CommitFailedError as error:
-        raise CommitConflict(_first_line(error)) from error
-    except (DeltaError, OSError) as error:
-        raise StoreUnavailable(_first_line(error)) from error
 
 
 def sync_log(store: Store, table: str) -> None:
@@ -170,7 +156,10 @@ def sync_log(store: Store, table: str) -> None:
 
 
 def commits(table: Any) -> Iterator[Commit]:
-    """Publications that led to this version, newest first; undone ones are skipped."""
+    """Publications that led to this version, newest first; undone ones are skipped.
+
+    The library holds Python's lock while it fetches a history: other threads stand still.
+    """
     ceiling = table.version()
     for entry in _history(table):
         if entry["version"] > ceiling:
@@ -186,7 +175,8 @@ def partition_files(table: Any, partition: str | None = None) -> list[tuple[str,
     """(path, rows) of the current files of one partition, or of all."""
     import pyarrow as pa
 
-    found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    with _translated(table.table_uri):
+        found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return sorted(
         (row["path"], row["num_records"])
         for row in found
@@ -198,7 +188,8 @@ def _history(table: Any) -> Iterator[dict[str, Any]]:
     """The history, newest first, in growing pages: most questions end in the first."""
     seen, page = 0, _FIRST_PAGE
     while True:
-        entries = table.history(page)
+        with _translated(table.table_uri):
+            entries = table.history(page)
         yield from entries[seen:]
         if len(entries) < page:
             return
@@ -222,6 +213,25 @@ def _uri(store: Store, table: str) -> str:
 
 def _options(store: Store) -> dict[str, str] | None:
     return store.delta_options or None
+
+
+@contextmanager
+def _translated(name: str, of_delta: type[ShardlineError] = StoreUnavailable) -> Iterator[None]:
+    """Turn what the library raises into errors whose class decides what happens next.
+
+    OSError means that the store did not answer. A DeltaError while a table is opened means that it
+    cannot be read, and at a commit anything: another look at the table decides.
+    """
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    try:
+        yield
+    except CommitFailedError as error:
+        raise CommitConflict(f"table {name}: {_first_line(error)}") from error
+    except DeltaError as error:
+        raise of_delta(f"table {name}: {_first_line(error)}") from error
+    except OSError as error:
+        raise StoreUnavailable(f"table {name}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:
