@@ -32,6 +32,11 @@ class JobLayout:
     def plan(self) -> str:
         return self._at("plan.json")
 
+    @property
+    def settings(self) -> str:
+        """The fields of the newest start's job file that do not decide what the job is."""
+        return self._at("settings.json")
+
     def scan_report(self, split: int) -> str:
         return self._at(f"scan/{split:05d}.json")
 

@@ -7,6 +7,7 @@ document, a request or an answer gives another (PROTOCOL 1).
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import orjson
@@ -107,7 +108,40 @@ def read_plan(store: Store, job_id: str) -> Plan:
     found = store.read_or_none(JobLayout(job_id).plan)
     if found is None:
         raise JobNotReady(f"job {job_id}: not planned below {store.uri}")
-    return msgspec.json.decode(found, type=Plan)
+    plan = msgspec.json.decode(found, type=Plan)
+    settings = store.read_or_none(plan.layout.settings)
+    return plan if settings is None else _with_settings(plan, orjson.loads(settings))
+
+
+def keep_settings(store: Store, plan: Plan, job: JobFile) -> Plan:
+    """Let a later start of the same job bring another limit, owner, report or engine argument.
+
+    The plan is put once, and these fields are not in its id: without this, a mistyped engine
+    argument or a limit that was too tight would stay for ever. The last start wins.
+    """
+    given = _settings_of(job.model_dump(mode="json"))
+    if given == _settings_of(plan.job):
+        return plan
+    store.write(plan.layout.settings, orjson.dumps(given, option=orjson.OPT_INDENT_2))
+    return _with_settings(plan, given)
+
+
+_UNHASHED = ("owner", "limits", "schedule", "report")
+_BLOCKS = ("local", "gpu")
+
+
+def _settings_of(job: dict[str, Any]) -> dict[str, Any]:
+    """The fields that `make_job_id` leaves out (limits.max_text_bytes is equal anyway)."""
+    arguments = {block: job[block]["engine_args"] for block in _BLOCKS if job.get(block)}
+    return {name: job.get(name) for name in _UNHASHED} | {"engine_args": arguments}
+
+
+def _with_settings(plan: Plan, settings: dict[str, Any]) -> Plan:
+    job: dict[str, Any] = plan.job | {name: settings[name] for name in _UNHASHED}
+    for block, arguments in settings["engine_args"].items():
+        if job.get(block):
+            job[block] = job[block] | {"engine_args": arguments}
+    return msgspec.structs.replace(plan, job=job)
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -19,7 +19,15 @@ from shardline.errors import CorpusError, FieldProblem, JobFileError
 from shardline.job import JobFile
 from shardline.layout import NO_PARTITION, PARTITION
 from shardline.models import pin_model
-from shardline.plan import InputFile, Plan, encode_plan, make_job_id, read_plan, timestamp
+from shardline.plan import (
+    InputFile,
+    Plan,
+    encode_plan,
+    keep_settings,
+    make_job_id,
+    read_plan,
+    timestamp,
+)
 from shardline.settings import Settings
 from shardline.store import Store
 
@@ -61,7 +69,7 @@ def plan_job(
         )
         outcome = store.put_once(plan.layout.plan, encode_plan(plan))
         log.info("job %s: plan %s", job_id, outcome.value)
-    return read_plan(store, job_id)
+    return keep_settings(store, read_plan(store, job_id), job)
 
 
 def check_partition(job: JobFile, partition: str | None) -> None:
