@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shardline.corpus import pieces, scan
+from shardline.corpus.ids import check_ids
 from shardline.corpus.requests import BodyRenderer, fingerprint_of, request_line
 from shardline.corpus.scan import scan_corpus, scan_good_files
 from shardline.corpus.sources import opened
@@ -223,3 +225,13 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, change
     with pytest.raises(scan.UnreadableFile) as caught:
         read(file)
     assert caught.value.reason == change
+
+
+def test_two_that_scan_one_split_at_once_both_succeed_alike(tmp_path: Path) -> None:
+    write_corpus(tmp_path, [*make_rows(300), {"text": None}])
+    plan = make_plan(tmp_path, corpus__id="id")
+    store = make_store(tmp_path)
+    with ThreadPoolExecutor(4) as racers:
+        reports = list(racers.map(lambda _: scan_corpus(store, plan, 0), range(4)))
+    assert all(report == reports[0] for report in reports)
+    assert check_ids(store, plan).documents == 300

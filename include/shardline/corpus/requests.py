@@ -87,7 +87,7 @@ class BodyRenderer:
     def render(self, texts: list[str]) -> bytes:
         """The canonical body; `texts` are the columns of `job.text_columns`, in that order."""
         escaped = [_escaped(text) for text in texts]
-        return b"".join(p if isinstance(p, bytes) else escaped[p] for p in self._pieces)
+        return b"".join([escaped[p] if type(p) is int else p for p in self._pieces])  # type: ignore[misc]
 
 
 def _around_messages(job: JobFile) -> tuple[bytes, bytes]:

@@ -46,17 +46,17 @@ def make_validator(job: JobFile) -> Callable[[RawRow], Document | Rejection]:
 def _texts(values: list[Any], names: list[str], max_bytes: int) -> list[str] | Rejection:
     if None in values:
         return Rejection(RejectedReason.NO_TEXT, names[values.index(None)])
-    texts = []
+    texts: list[str] = []
+    size, has_text = 0, False
     for value, name in zip(values, names, strict=True):
-        if type(value) is str:
-            texts.append(value)
-        elif (digits := _digits(value)) is not None:
-            texts.append(digits)
-        else:
+        text = value if type(value) is str else _digits(value)
+        if text is None:
             return Rejection(RejectedReason.TEXT_NOT_STRING, f"{name} is {_kind(value)}")
-    if all(map(is_blank, texts)):
+        size += len(text) if text.isascii() else len(text.encode())
+        has_text = has_text or not is_blank(text)
+        texts.append(text)
+    if not has_text:
         return Rejection(RejectedReason.EMPTY_TEXT)
-    size = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
     if size > max_bytes:
         return Rejection(RejectedReason.TEXT_TOO_LONG, f"{size} bytes")
     return texts

@@ -16,7 +16,7 @@ from shardline.corpus.raw import Columns, RawRow, Rejection, Rows, UnreadableFil
 from shardline.reasons import FileReason, RejectedReason
 
 _BLANK = b" \t\r"
-_QUOTED = re.compile(rb'(?:[^"]|"")*')
+_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*')
 _BARE = re.compile(rb'[^",\r]*')
 _BAD_QUOTES = "a quote or a carriage return stands where none may"
 

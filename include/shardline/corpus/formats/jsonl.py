@@ -23,7 +23,7 @@ MAX_DEPTH = 400
 """Well below Python's recursion limit less the stack of a task, so that it is the same everywhere."""
 _MAX_INT_DIGITS = 4_000  # Python refuses to make an int of more than 4,300
 _BLANK = b" \t\r"
-_STRINGS_AND_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_STRINGS_AND_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]')
 _ESCAPES = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
 _ASCII_ESCAPE = re.compile(rb"\\u00[2-7]")
 _PLAIN_KEY = re.compile(r"[\w $.-]+", re.ASCII)
