@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from shardline.errors import JobFileError
+from shardline.results.json_types import conform, json_schema_type
 from shardline.results.schema import (
     ColumnChanged,
     check_schema,
-    conform,
     extend_schema,
     fit_schema,
-    json_schema_type,
     unify,
 )
 
+from tests.factories import make_job
 from tests.results.answers import answer_all, publish_unseen, small_job
 
 TEXT, WHOLE, DOUBLE, FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
@@ -205,3 +205,11 @@ def test_the_types_of_a_job_do_not_follow_a_table_that_changes_later(tmp_path: P
     answer_all(store, other)
     publish_unseen(store, other)
     assert check_schema(store, early).field("score").type == WHOLE
+
+
+@pytest.mark.parametrize("carry", [["Source"], ["OUTPUT"], ["queue", "Queue"]])
+def test_carried_names_that_a_reader_would_confuse_are_refused(
+    tmp_path: Path, carry: list[str]
+) -> None:
+    with pytest.raises(JobFileError, match=r"corpus\.carry: expected different columns"):
+        make_job(tmp_path, corpus__carry=carry)
