@@ -10,7 +10,7 @@ import msgspec
 
 from shardline.errors import LawBroken, ValidationFailed
 from shardline.job import JobFile
-from shardline.results.schema import conform
+from shardline.results.json_types import conform
 
 
 class Ended(NamedTuple):
