@@ -78,7 +78,7 @@ class Commits:
     @property
     def has_room(self) -> bool:
         """False when the store takes segments more slowly than rows end: feeding pauses."""
-        return (
+        return self.is_held or (
             len(self._buffer.rows) < 2 * self._settings.segment_rows
             and self._buffer.size_bytes < 2 * self._settings.segment_bytes
         )

@@ -77,10 +77,10 @@ def read_history(attempts: Iterable[Attempt], is_done: Collection[int]) -> Histo
     left = {row: n for row, n in times.items() if row not in is_done}
     return History(
         last=frozenset(row for row, n in left.items() if n == 1),
-        grouped=frozenset(row for row, n in left.items() if n > 1),
-        alone=frozenset(alone),
+        grouped=frozenset(row for row, n in left.items() if n > 1) - alone - accused,
+        alone=frozenset(alone - accused),
         accused=frozenset(accused),
-        convicted=frozenset(convicted - set(is_done)),
+        convicted=frozenset(convicted.difference(is_done)),
     )
 
 

@@ -1,0 +1,63 @@
+from typing import Any
+
+import pytest
+from shardline.reasons import DeadLetterReason
+from shardline.worker.engines.base import RequestRefused
+from shardline.worker.engines.openai_body import parse_body
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+def reason(**body: Any) -> DeadLetterReason:
+    with pytest.raises(RequestRefused) as refused:
+        parse_body({"messages": MESSAGES, **body})
+    return refused.value.reason
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": "8"},
+        {"temperature": -1},
+        {"top_p": 0},
+        {"seed": 2**64},
+        {"n": 2},
+        {"stop": 3},
+        {"presence_penalty": 3},
+        {"tools": []},
+        {"logprobs": True},
+        {"top_k": 5},
+        {"messages": "hello"},
+    ],
+)
+def test_a_parameter_that_is_unknown_or_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
+    assert reason(**wrong) is DeadLetterReason.BAD_PARAMETER
+
+
+def test_null_is_absent() -> None:
+    assert parse_body({"messages": MESSAGES, "temperature": None, "stop": None}).temperature is None
+
+
+def test_max_completion_tokens_is_the_newer_name_and_wins() -> None:
+    assert (
+        parse_body({"messages": MESSAGES, "max_tokens": 1, "max_completion_tokens": 2}).limit == 2
+    )
+
+
+def test_parts_of_text_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    parsed = parse_body({"messages": [{"role": "user", "content": parts}]})
+    assert parsed.messages[0]["content"] == "ab"
+
+
+def test_an_image_is_unsupported_content() -> None:
+    image = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]
+    messages = [{"role": "user", "content": image}]
+    assert reason(messages=messages) is DeadLetterReason.UNSUPPORTED_CONTENT
+
+
+def test_a_broken_schema_is_found_before_the_engine_sees_it() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "output", "schema": {"type": 7}}}
+    assert reason(response_format=form) is DeadLetterReason.BAD_SCHEMA
+    assert reason(response_format={"type": "json_schema"}) is DeadLetterReason.BAD_SCHEMA
