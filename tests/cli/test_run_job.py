@@ -235,3 +235,17 @@ def test_too_many_dead_letters_fail_the_job_and_the_report_says_why(tmp_path: Pa
     assert report["state"] in ("inferred", "stopped")
     assert report["law"] is None
     assert "shardline resume" in report["next_step"]
+
+
+def test_a_mistyped_engine_argument_is_mended_by_running_again(tmp_path: Path) -> None:
+    write_corpus(tmp_path, corpus_rows())
+    write_job(tmp_path, local={"model": "stub", "engine": "stub", "engine_args": {"latncy_s": 0}})
+    shell = Shell(tmp_path)
+    said = shell("run", shell.job_file, code=2)
+    assert "latncy_s" in said.splitlines()[-1]
+    assert said.count("dead: permanent") == 1
+    (job,) = (tmp_path / "root/jobs").iterdir()
+    assert "latncy_s" in (job / "report.html").read_text(encoding="utf-8")
+    write_job(tmp_path, local={"model": "stub", "engine": "stub", "engine_args": {"latency_s": 0}})
+    assert "rows    55 in" in shell("run", shell.job_file)
+    assert "the law holds" in shell("verify", "reviews")

@@ -21,6 +21,7 @@ from shardline.report.figures import (
     ShardFigures,
     Span,
     TokenFigures,
+    Trouble,
     ValidationFigures,
     WorkFigures,
 )
@@ -131,6 +132,7 @@ _REPORT = Report(
         ),
         spans=_SPANS,
         hosts=1,
+        troubles=[Trouble("engine_failed", "the engine did not start: no space left", 1, "s", "a")],
     ),
     tokens=TokenFigures(
         2_800_000,

@@ -59,3 +59,21 @@ def test_means_are_weighted_by_the_time_an_attempt_worked() -> None:
     assert work.metrics.mean_running == pytest.approx(50)
     assert (work.metrics.max_num_seqs, work.metrics.preemptions) == (64, 3)
     assert work.metrics.prefix_cache_hits is None
+
+
+def test_bad_ends_are_grouped_by_what_the_workers_said() -> None:
+    bad: dict[str, Any] = {"end": AttemptEnd.ENGINE_FAILED, "message": "no GPU"}
+    work = fold_attempts(
+        [
+            attempt("a", "00:00", "00:10", **bad),
+            attempt("b", "00:10", "00:20", **bad),
+            attempt("c", "00:20", exit_code=-9),
+            attempt("d", "00:30", "00:40", end=AttemptEnd.DRAINED, message="told to stop"),
+        ],
+        {},
+    )
+    assert work is not None
+    assert [(t.end, t.message, t.attempts, t.attempt) for t in work.troubles] == [
+        ("engine_failed", "no GPU", 2, "b"),
+        ("vanished", "Killed by signal 9.", 1, "c"),
+    ]

@@ -16,6 +16,7 @@ from shardline.report.figures import (
     RejectedFigures,
     Report,
     Sample,
+    Trouble,
 )
 from shardline.report.page import render_report
 from shardline.rows import Law
@@ -57,10 +58,12 @@ class Elements(HTMLParser):
 def evil_report() -> Report:
     """Somebody's script in every place that comes from a document, a file name or a job file."""
     base = make_report()
+    assert base.work is not None
     return make_report(
         headline=EVIL,
         job=msgspec.structs.replace(base.job, owner=EVIL, model=EVIL, job_file={"name": EVIL}),
         input=msgspec.structs.replace(base.input, skipped_examples=[EVIL]),
+        work=msgspec.structs.replace(base.work, troubles=[Trouble(EVIL, EVIL, 1, EVIL, EVIL)]),
         dead=[DeadFigures("x", EVIL, True, 1, [DeadExample(EVIL, EVIL, 1, "c", EVIL)])],
         rejected=[RejectedFigures("x", EVIL, 1, [RejectedExample(EVIL, 1, EVIL)])],
         answers=[Answer(EVIL, 1)],

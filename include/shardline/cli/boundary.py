@@ -29,10 +29,7 @@ from shardline.reasons import CommandExit
 
 _ADVICE: tuple[tuple[type[ShardlineError], str], ...] = (
     (Superseded, "raise `rerun` in the job file, or repeat with --force"),
-    (
-        LimitExceeded,
-        "`shardline report JOB` shows the reasons; raise the limit to publish what is there",
-    ),
+    (LimitExceeded, "mend the cause or the limit in the job file, then run it again"),
     (ValidationFailed, "nothing was published; `shardline report JOB` shows what the checks saw"),
     (Cancelled, "`shardline resume JOB` goes on from what is committed"),
     (TransientError, "run the same command again: it goes on from what is committed"),

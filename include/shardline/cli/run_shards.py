@@ -21,7 +21,7 @@ import psutil
 
 from shardline.cli.boundary import Stopped
 from shardline.cli.summary import root_option
-from shardline.errors import Cancelled, LimitExceeded
+from shardline.errors import Cancelled, JobNotReady, LimitExceeded, WrongInput
 from shardline.layout import shard_of
 from shardline.reasons import ExitCode
 from shardline.runners.generations import current_generation, is_cancelled, open_generation
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from shardline.plan import Plan
     from shardline.rows import ShardEntry
     from shardline.runners.local import LocalWorker
+    from shardline.status.fold import JobStatus
     from shardline.store import Store
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ _DEATHS = {
     int(ExitCode.WRONG_INPUT): DeathClass.JOB,
     int(ExitCode.ENGINE_FAILED): DeathClass.CLUSTER,
 }
+_HOPELESS = (DeathClass.JOB, DeathClass.CLUSTER)
 
 
 class Stopper:
@@ -65,6 +67,10 @@ class Stopper:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Drain every worker, and start no other."""
         self.asked.set()
         for worker in list(self._workers):
             worker.drain()
@@ -101,6 +107,8 @@ class ShardLoop:
         self.dead_rows = 0
         self.generation = 0
         self.brake: Brake | None = None
+        self.last_death = ""
+        self.hopeless: DeathClass | None = None
 
     def run(self) -> int:
         """Run them; returns the generation that did.
@@ -108,6 +116,8 @@ class ShardLoop:
         Raises:
             Stopped: a signal came; the workers have committed what was finished.
             LimitExceeded: a brake is on (PROTOCOL 14).
+            WrongInput: the first shard died of what lies in the job.
+            JobNotReady: the first shard died because its engine would not run on this machine.
             Cancelled: somebody cancelled the job.
         """
         shards = read_shards(self.store, self.plan)
@@ -125,20 +135,28 @@ class ShardLoop:
         waiting = iter(shards)
         running: dict[Future[ShardOutcome], ShardEntry] = {}
         with ThreadPoolExecutor(self.workers) as pool:
-            while True:
-                while len(running) < self.workers and (entry := self._next(waiting)):
-                    running[pool.submit(self._run_shard, entry)] = entry
-                if not running:
-                    break
-                ended, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-                status = self.reader.read(_now())
-                bar.show(status)
-                for future in ended:
-                    self._note_end(running.pop(future), future.result(), status.rows_dead)
+            try:
+                while True:
+                    while len(running) < self.workers and (entry := self._next(waiting)):
+                        running[pool.submit(self._run_shard, entry)] = entry
+                    if not running:
+                        break
+                    self._watch(running, bar)
+            except BaseException:
+                # the pool waits for its threads, and they for their workers
+                self.stopper.stop()
+                raise
         self._raise_if_stopped()
 
+    def _watch(self, running: dict[Future[ShardOutcome], ShardEntry], bar: RowBar) -> None:
+        ended, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        status = self.reader.read(_now())
+        bar.show(status)
+        for future in ended:
+            self._note_end(running.pop(future), future.result(), status)
+
     def _next(self, waiting: Iterator[ShardEntry]) -> ShardEntry | None:
-        is_over = self.brake is not None or self.stopper.asked.is_set()
+        is_over = self.brake is not None or self.hopeless is not None or self.stopper.asked.is_set()
         return None if is_over else next(waiting, None)
 
     def _run_shard(self, entry: ShardEntry) -> ShardOutcome:
@@ -162,18 +180,23 @@ class ShardLoop:
             if self.stopper.asked.wait(decision.delay_s) or self.brake is not None:
                 return outcome
 
-    def _note_end(self, entry: ShardEntry, outcome: ShardOutcome, rows_dead: int) -> None:
+    def _note_end(self, entry: ShardEntry, outcome: ShardOutcome, status: JobStatus) -> None:
         """Remember how a shard ended, and put the brake on where it must be."""
         verdict = outcome.decision.verdict
         if verdict is Verdict.DEAD:
             self.dead_rows += entry.requests - _committed(outcome)
+            self.last_death = f"; shard {entry.shard} died: {outcome.decision.reason}"
             self._say_dead(entry, outcome)
         if verdict in (Verdict.DEAD, Verdict.DONE):
             death = _DEATHS.get(outcome.exit_code, DeathClass.VANISHED)
             self.ends.append(ShardEnd(_now(), death if verdict is Verdict.DEAD else None))
+            # nothing has worked yet and there is one machine: the user is here and can mend it,
+            # so no further shard dies of it
+            if death in _HOPELESS and verdict is Verdict.DEAD and not status.shards_done:
+                self.hopeless = self.hopeless or death
         self.brake = self.brake or find_brake(
             is_cancelled=is_cancelled(self.store, self.plan.job_id, self.generation),
-            dead_documents=rows_dead + self.dead_rows,
+            dead_documents=status.rows_dead + self.dead_rows,
             rows_read=read_manifest(self.store, self.plan).rows_read,
             max_dead=self.plan.job_file.limits.max_dead,
             ends=self.ends,
@@ -193,9 +216,13 @@ class ShardLoop:
                 f"stopped; {status.rows_done:,} of {status.rows_total:,} rows are committed and "
                 f"stay; `shardline resume {job_id}{root_option(self.store)}` goes on from there"
             )
+        if self.hopeless is DeathClass.JOB:
+            raise WrongInput(f"job {job_id}: it cannot be run as it is{self.last_death}")
+        if self.hopeless is DeathClass.CLUSTER:
+            raise JobNotReady(f"job {job_id}: its engine does not work here{self.last_death}")
         if self.brake is not None:
             kind = Cancelled if self.brake.is_cancel else LimitExceeded
-            raise kind(f"job {job_id}: {self.brake.reason}")
+            raise kind(f"job {job_id}: {self.brake.reason}{self.last_death}")
 
 
 def _committed(outcome: ShardOutcome) -> int:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shardline.report.figures import Span, WorkFigures
+from shardline.reasons import AttemptEnd
+from shardline.report.figures import Span, Trouble, WorkFigures
 from shardline.rows import Attempt, EngineMetrics, Progress, Seconds
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 VANISHED = "vanished"
 _MAX_SPANS = 5_000
 _READERS = 16
+_FINE = (AttemptEnd.DONE, AttemptEnd.DRAINED, AttemptEnd.CANCELLED)
+_MAX_TROUBLES, _SHOWN_CHARACTERS = 5, 500
 
 
 def read_attempts(store: Store, plan: Plan) -> list[Attempt]:
@@ -72,7 +75,31 @@ def fold_attempts(attempts: Sequence[Attempt], last_words: Mapping[str, str]) ->
         metrics=_metrics(attempts),
         spans=[_span(a, start, ends[a.attempt]) for a in attempts[:_MAX_SPANS]],
         hosts=len({a.node or a.host for a in attempts}),
+        troubles=_troubles(attempts),
     )
+
+
+def _troubles(attempts: Iterable[Attempt]) -> list[Trouble]:
+    """The most frequent ways to end badly; an attempt that drained or was cancelled did as told."""
+    found: dict[tuple[str, str], list[Attempt]] = {}
+    for a in attempts:
+        if a.end not in _FINE:
+            kind = (str(a.end or VANISHED), _said(a)[:_SHOWN_CHARACTERS])
+            found.setdefault(kind, []).append(a)
+    ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        Trouble(end, message, len(group), group[-1].shard, group[-1].attempt)
+        for (end, message), group in ranked[:_MAX_TROUBLES]
+    ]
+
+
+def _said(attempt: Attempt) -> str:
+    """What the worker said of its end, else what was seen of it."""
+    if attempt.message or attempt.exit_code is None:
+        return attempt.message or "Nobody saw its end."
+    if attempt.exit_code < 0:
+        return f"Killed by signal {-attempt.exit_code}."
+    return attempt.end.sentence if attempt.end else f"Ended with exit code {attempt.exit_code}."
 
 
 def finished_at(attempts: Iterable[Attempt]) -> str | None:

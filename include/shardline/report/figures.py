@@ -80,6 +80,17 @@ class Span(msgspec.Struct, frozen=True):
     rows: int
 
 
+class Trouble(msgspec.Struct, frozen=True):
+    """Attempts that ended badly in the same way."""
+
+    end: str
+    message: str
+    attempts: int
+    shard: str
+    attempt: str
+    """One of them: its log is `logs/{shard}/{attempt}.log`."""
+
+
 class WorkFigures(msgspec.Struct, frozen=True):
     """What the workers did, summed over all attempts."""
 
@@ -99,6 +110,7 @@ class WorkFigures(msgspec.Struct, frozen=True):
     """mean_running and kv_cache_usage: means weighted by time; peak_rss_mb: the peak; else sums."""
     spans: list[Span]
     hosts: int
+    troubles: list[Trouble] = []
 
 
 class TokenFigures(msgspec.Struct, frozen=True):

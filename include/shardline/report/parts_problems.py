@@ -1,4 +1,4 @@
-"""What did not become a result: dead letters, rejected rows, skipped files. Never with their text."""
+"""What went wrong: attempts, dead letters, rejected rows, skipped files. Never with their text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,25 @@ from shardline.status.words import count_text
 
 def problems(report: Report) -> Html | None:
     """The section, or None when nothing went wrong."""
-    shown = [*_dead(report), *_rejected(report), *_skipped(report)]
+    shown = [*_troubles(report), *_dead(report), *_rejected(report), *_skipped(report)]
     if not shown:
         return None
-    return section("What has no result", tag("div", shown, class_="grid"))
+    return section("What went wrong", tag("div", shown, class_="grid"))
+
+
+def _troubles(report: Report) -> list[Html]:
+    """What workers said when they ended badly; their shards went on in other attempts, or died."""
+    found = report.work.troubles if report.work else []
+    if not found:
+        return []
+    lines = [
+        join(
+            tag("p", tag("b", f"{t.attempts:,} "), tag("code", t.end), " ", t.message),
+            tag("p", tag("code", f"logs/{t.shard}/{t.attempt}.log"), class_="small muted"),
+        )
+        for t in found
+    ]
+    return [card(tag("h3", "Attempts that ended badly"), lines)]
 
 
 def _dead(report: Report) -> list[Html]:
