@@ -8,7 +8,8 @@ export GX_ANALYTICS_ENABLED := false
 
 PYTHON ?= python3.11
 BIN := .venv/bin
-STAMP := .venv/setup-done
+# A venv holds the path of its folder: a checkout that was moved or copied is set up again.
+STAMP := .venv/setup-done-$(shell pwd | cksum | cut -d' ' -f1)
 REQUIREMENTS := include/requirements
 LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 
@@ -16,7 +17,7 @@ LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 .PHONY: help setup demo up down status check test fmt lock samples clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 9
+	@awk -F ':.*## *' '/^[a-z]+:.*##/ {printf "%-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv (2.7 GB once, 1 to 4 minutes; nothing when the lock is unchanged)
 

@@ -29,7 +29,12 @@ version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 [ "$version" = 3.11 ] || refuse "$python is Python $version, and the lock is for 3.11: make setup PYTHON=python3.11"
 
 # A venv that was moved, copied or cut short does not run its own programs.
-if ! .venv/bin/uv --version >/dev/null 2>&1 || ! .venv/bin/python -c 'import sys, pip; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1; then
+is_sound() {
+  .venv/bin/uv --version && .venv/bin/pip --version &&
+    .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
+}
+
+if ! is_sound >/dev/null 2>&1; then
   echo "setup: making .venv with $python (5 s)"
   "$python" -m venv --clear .venv ||
     refuse "$python cannot make a venv; on Debian and Ubuntu: apt install python3.11-venv"
