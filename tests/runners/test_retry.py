@@ -1,0 +1,110 @@
+import pytest
+from shardline.reasons import AttemptEnd, ExitCode
+from shardline.rows import Attempt
+from shardline.runners.retry import MAX_FREE, Outcome, Verdict, decide, read_outcomes
+
+CRASH = -9
+
+
+def barren(code: int | None, n: int = 1) -> list[Outcome]:
+    return [Outcome(code, made_progress=False)] * n
+
+
+def fruitful(code: int | None, n: int = 1) -> list[Outcome]:
+    return [Outcome(code, made_progress=True)] * n
+
+
+def record(attempt: str, **fields: object) -> Attempt:
+    return Attempt(attempt, "s", 1, "host", 1, "now", **fields)  # type: ignore[arg-type]
+
+
+def test_done_is_done_whatever_came_before() -> None:
+    assert decide([*barren(CRASH, 2), *fruitful(0)]).verdict is Verdict.DONE
+
+
+def test_a_permanent_outcome_kills_the_shard_at_once() -> None:
+    decision = decide([Outcome(ExitCode.WRONG_INPUT, False, "no such shard")])
+    assert decision.verdict is Verdict.DEAD
+    assert "no such shard" in decision.reason
+
+
+def test_a_cancelled_worker_is_not_retried() -> None:
+    assert decide(barren(ExitCode.CANCELLED)).verdict is Verdict.CANCELLED
+
+
+@pytest.mark.parametrize("code", [CRASH, 1, 137, ExitCode.ENGINE_FAILED])
+def test_three_attempts_without_progress_kill_the_shard(code: int) -> None:
+    assert decide(barren(code, 2)).verdict is Verdict.RETRY
+    assert decide(barren(code, 2)).is_charged
+    dead = decide(barren(code, 3))
+    assert dead.verdict is Verdict.DEAD
+    assert "3 attempts without progress" in dead.reason
+
+
+def test_attempts_without_progress_count_even_when_others_lie_between() -> None:
+    outcomes = [*barren(CRASH, 2), *fruitful(CRASH, 5), *barren(CRASH)]
+    assert decide(outcomes).verdict is Verdict.DEAD
+
+
+@pytest.mark.parametrize("code", [CRASH, 1, ExitCode.ENGINE_FAILED])
+def test_an_attempt_with_progress_is_free(code: int) -> None:
+    decision = decide(fruitful(code, 20))
+    assert (decision.verdict, decision.is_charged, decision.delay_s) == (Verdict.RETRY, False, 0)
+
+
+@pytest.mark.parametrize("code", [ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE, None])
+def test_interruptions_are_free_with_growing_delays_under_a_high_ceiling(code: int | None) -> None:
+    delays = [decide(barren(code, n)).delay_s for n in range(1, 10)]
+    assert not decide(barren(code, 9)).is_charged
+    assert delays == sorted(delays)
+    assert delays[0] == 10
+    assert delays[-1] == 600
+    assert decide(barren(code, MAX_FREE)).verdict is Verdict.RETRY
+    assert decide(barren(code, MAX_FREE + 1)).verdict is Verdict.DEAD
+
+
+def test_jitter_only_stretches_the_delay() -> None:
+    assert decide(barren(None), jitter=1).delay_s == 15
+
+
+def test_the_reason_says_how_it_ended() -> None:
+    assert "killed by signal 9" in decide(barren(CRASH)).reason
+    assert "vanished" in decide(barren(None)).reason
+    assert "crashed with exit code 3" in decide(barren(3)).reason
+
+
+def test_a_committed_segment_is_progress() -> None:
+    outcomes = read_outcomes([record("a", exit_code=CRASH), record("b", exit_code=CRASH)], {"b"})
+    assert [o.made_progress for o in outcomes] == [False, True]
+
+
+def test_a_conviction_is_progress() -> None:
+    ended = record("a", exit_code=70, end=AttemptEnd.ENGINE_FAILED, convictions=[1, 2, 3])
+    assert read_outcomes([ended], ())[0].made_progress
+
+
+def test_a_smaller_group_in_flight_is_progress_and_an_equal_one_is_not() -> None:
+    group = list(range(16))
+    attempts = [
+        record("a", exit_code=CRASH),
+        record("b", exit_code=CRASH, suspects=[group]),
+        record("c", exit_code=CRASH, suspects=[group]),
+        record("d", exit_code=CRASH, suspects=[[1], [2]]),
+        record("e", exit_code=CRASH, suspects=[[2]]),
+    ]
+    assert [o.made_progress for o in read_outcomes(attempts, ())] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_after_a_conviction_the_next_hunt_may_begin_with_a_large_group() -> None:
+    attempts = [
+        record("a", exit_code=CRASH, suspects=[[1]]),
+        record("b", exit_code=CRASH, suspects=[[1], [2, 3, 4]], convictions=[1]),
+        record("c", exit_code=CRASH, suspects=[[2, 3, 4]]),
+    ]
+    assert all(o.made_progress for o in read_outcomes(attempts, ()))

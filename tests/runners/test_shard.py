@@ -1,0 +1,76 @@
+import signal
+from pathlib import Path
+
+import pytest
+from shardline.reasons import AttemptEnd
+from shardline.runners.retry import Verdict
+from shardline.runners.shard import ShardOutcome, infer_shard
+
+from tests.worker.prepared import QUICK, SHARD, Prepared, prepare
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+ROWS = [f"document number {n}" for n in range(40)]
+
+
+def run(prepared: Prepared, generation: int = 1) -> ShardOutcome:
+    return infer_shard(prepared.store, prepared.plan, SHARD, generation, env=QUICK)
+
+
+def run_until_settled(prepared: Prepared) -> list[ShardOutcome]:
+    outcomes = [run(prepared)]
+    while outcomes[-1].decision.verdict is Verdict.RETRY:
+        outcomes.append(run(prepared))
+    return outcomes
+
+
+def test_a_shard_that_runs_through_is_done(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS)
+    outcome = run(prepared)
+    assert outcome.is_done
+    assert outcome.record
+    assert outcome.record.end is AttemptEnd.DONE
+
+
+def test_a_shard_with_results_starts_no_worker(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS)
+    run(prepared)
+    assert run(prepared).is_done
+    assert len(prepared.attempts()) == 1
+
+
+def test_a_document_that_kills_workers_is_isolated_and_the_shard_gets_done(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, [*ROWS, "poison [stub:kill]"])
+    outcomes = run_until_settled(prepared)
+    assert outcomes[-1].is_done
+    assert {o.exit_code for o in outcomes[:-1]} == {-signal.SIGKILL}
+    assert prepared.reasons() == {40: "engine_killer"}
+
+
+def test_a_killed_worker_s_record_says_by_which_signal(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, [*ROWS, "poison [stub:kill]"])
+    outcome = run(prepared)
+    assert outcome.record
+    assert (outcome.record.end, outcome.record.exit_code) == (None, -signal.SIGKILL)
+
+
+def test_three_attempts_that_bring_nothing_kill_the_shard(tmp_path: Path) -> None:
+    engine = {"model": "stub", "engine": "stub", "engine_args": {"start_fails": True}}
+    outcomes = run_until_settled(prepare(tmp_path, ROWS, local=engine))
+    assert [o.exit_code for o in outcomes] == [70, 70, 70]
+    assert outcomes[-1].decision.verdict is Verdict.DEAD
+
+
+def test_a_new_generation_starts_with_a_clean_slate(tmp_path: Path) -> None:
+    engine = {"model": "stub", "engine": "stub", "engine_args": {"start_fails": True}}
+    prepared = prepare(tmp_path, ROWS, local=engine)
+    run_until_settled(prepared)
+    assert run(prepared, generation=2).decision.verdict is Verdict.RETRY
+
+
+def test_a_worker_that_wrote_no_record_gets_one(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS)
+    env = {**QUICK, "SHARDLINE_DRAIN_S": "no number"}
+    outcome = infer_shard(prepared.store, prepared.plan, SHARD, 1, env=env)
+    assert outcome.decision.verdict is Verdict.DEAD
+    assert [a.exit_code for a in prepared.attempts()] == [65]

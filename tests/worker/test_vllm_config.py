@@ -1,0 +1,36 @@
+from pathlib import Path
+
+import pytest
+from shardline.job import EngineBlock
+from shardline.worker.engines.vllm_config import default_args, default_env
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_the_slots_and_the_tokens_of_a_step_are_always_explicit(is_cpu: bool) -> None:
+    args = default_args(EngineBlock(model="a/b"), "c0ffee", "job", is_cpu=is_cpu)
+    assert args["max_num_seqs"] > 0
+    assert args["max_num_batched_tokens"] >= args["max_num_seqs"]
+
+
+def test_a_hub_model_is_pinned_to_the_commit_of_the_plan_and_served_as_the_job() -> None:
+    args = default_args(EngineBlock(model="a/b"), "c0ffee", "job", is_cpu=False)
+    assert (args["model"], args["revision"], args["tokenizer_revision"]) == (
+        "a/b",
+        "c0ffee",
+        "c0ffee",
+    )
+    assert args["served_model_name"] == "job"
+
+
+def test_a_folder_has_no_revision_and_needs_no_hub(tmp_path: Path) -> None:
+    args = default_args(EngineBlock(model=tmp_path.as_uri()), "hash", "job", is_cpu=False)
+    assert args["model"] == str(tmp_path)
+    assert "revision" not in args
+    assert default_env(is_cpu=False, is_folder=True)["HF_HUB_OFFLINE"] == "1"
+
+
+def test_a_cpu_is_a_configuration() -> None:
+    args = default_args(EngineBlock(model="a/b"), "c", "job", is_cpu=True)
+    assert (args["enforce_eager"], args["block_size"], args["dtype"]) == (True, 32, "float16")
+    assert "VLLM_CPU_KVCACHE_SPACE" in default_env(is_cpu=True, is_folder=False)
+    assert "VLLM_CPU_KVCACHE_SPACE" not in default_env(is_cpu=False, is_folder=False)
