@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,24 @@ def test_the_report_has_the_figures_of_the_files_and_runs_no_script(shell: Shell
     assert sum(a["rows"] for a in report["answers"]) == 55
     assert report["published"]["rows"] == 55
     assert report["validation"]["success"] is True
+
+
+def test_the_lines_that_the_report_gives_to_read_the_dataset_do_read_it(shell: Shell) -> None:
+    page = Path(shell("report", "reviews").strip()).read_text(encoding="utf-8")
+    snippets = [unescape(s) for s in re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL)]
+    (python,) = [s for s in snippets if s.startswith("import duckdb")]
+    (command,) = [s for s in snippets if s.startswith("shardline files")]
+    names: dict[str, Any] = {}
+    for line in python.splitlines():
+        found = eval(line, names) if line.startswith(("duckdb", "polars.", "table.")) else None
+        if found is None:
+            exec(line, names)
+        elif line.startswith("duckdb"):
+            assert sum(n for _, n in found.fetchall()) == 55
+        else:
+            assert len(found) == 55
+    listed = shell(*command.split("#")[0].split()[1:]).splitlines()
+    assert sorted(listed) == sorted(uri.removeprefix("file://") for uri in names["files"])
 
 
 def test_the_report_s_agreement_is_that_of_the_table(shell: Shell) -> None:

@@ -18,6 +18,14 @@ from shardline.report.style import CSS
 from shardline.status.words import bytes_text, count_text, duration_text, rate_text
 
 _PILL = {"published": "good", "superseded": "warn", "merged": "warn"}
+_READ = """import duckdb, polars
+from deltalake import DeltaTable
+
+table = DeltaTable("TABLE")
+files = table.file_uris(file_pruning_predicate=[("dt", "=", "DATE")])
+duckdb.sql(f"SELECT output, count(*) FROM read_parquet({files}) GROUP BY ALL")
+polars.read_parquet(files)
+table.to_pandas(filters=[("dt", "=", "DATE")])"""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -162,13 +170,7 @@ def _dataset(report: Report) -> Html | None:
         if done.is_published
         else "Merged, and not published: no reader of the table sees these files yet."
     )
-    python = (
-        "from deltalake import DeltaTable\n"
-        f'table = DeltaTable("{job.table_uri}")\n'
-        f'table.to_pandas(partitions=[("dt", "=", "{job.partition or "all"}")])   # pandas\n'
-        "polars.scan_delta(table.table_uri)                 # Polars\n"
-        'duckdb.sql(f"FROM read_parquet({table.file_uris()})")   # DuckDB'
-    )
+    python = _READ.replace("TABLE", job.table_uri).replace("DATE", job.partition or "all")
     shell = f"shardline files {job.table} --partition {job.partition or 'all'}     # the files, one URI a line"
     return section(
         "The dataset",
