@@ -96,6 +96,8 @@ def _job_dag(found: Scheduled, job: JobFile, schedule: Schedule, root: str, doc:
         catchup=False,
         max_active_runs=1,
         max_active_tasks=1_000,
+        # Unpaused, it works on yesterday at once: somebody should have said so.
+        is_paused_upon_creation=True,
         params=run_fields(),
         default_args={"owner": job.owner},
         doc_md=f"Job file: `{found.file}`\n\n{doc}",

@@ -136,13 +136,24 @@ def validate_results(job_id: str) -> None:
 
 @gives_up
 def publish_results(job_id: str, *, force: bool) -> dict[str, Any]:
-    """Publish; return what a consumer of the asset needs: partition, rows, version, table."""
+    """Publish; return what a consumer of the asset needs: partition, rows, version, table, uri.
+
+    Airflow wakes consumers whenever this task succeeds; `is_new` tells them if there is news.
+    """
     from shardline.layout import published
     from shardline.results.publish import publish_results
 
     store, plan = open_job(job_id)
     publication = publish_results(store, plan, force=force)
     table = plan.job_file.table
+    if not publication.is_new:
+        log.info(
+            "job %s: already published, %d rows as version %d of %s",
+            job_id,
+            publication.rows,
+            publication.version,
+            table,
+        )
     return {
         "job_id": job_id,
         "table": table,
@@ -150,6 +161,7 @@ def publish_results(job_id: str, *, force: bool) -> dict[str, Any]:
         "partition": plan.partition,
         "rows": publication.rows,
         "version": publication.version,
+        "is_new": publication.is_new,
     }
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -105,6 +105,7 @@ class Watch:
     rows_read: int
     ti: Any
     runs: DagRuns
+    pause: Callable[[float], None] = time.sleep
     brake: Brake | None = None
 
     def run(self, waves: Sequence[Wave]) -> None:
@@ -115,12 +116,13 @@ class Watch:
         states = dict.fromkeys(waves, WaveState.UNOPENED)
         told_at = -STATUS_S
         while self._goes_on(states):
-            if time.monotonic() - told_at >= STATUS_S:
+            waves_to_open = next_waves(list(states.items()))
+            if waves_to_open or time.monotonic() - told_at >= STATUS_S:
                 told_at = time.monotonic()
-                self._look(reader, states)
+                self._look(reader, states)  # a brake must be seen before the next wave starts
             if self.brake is None:
-                self._open(next_waves(list(states.items())), states)
-            time.sleep(POLL_S)
+                self._open(waves_to_open, states)
+            self.pause(POLL_S)
             self._refresh(states)
         self._look(reader, states)
         if self.brake is not None:

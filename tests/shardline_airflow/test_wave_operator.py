@@ -1,0 +1,184 @@
+"""Waves from the first opened to the last ended: which are opened, which are kept back, and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from shardline.errors import Cancelled, LimitExceeded
+from shardline.plan import Plan, timestamp
+from shardline.reasons import ExitCode
+from shardline.rows import Attempt
+from shardline.runners.generations import cancel_generation
+from shardline.runners.waves import FIRST_WAVE, WAVE, plan_waves, unfinished_waves
+from shardline.shards.manifest import read_manifest, read_shards
+from shardline.store import Store
+from shardline_airflow.runs import DagRuns
+from shardline_airflow.wave_operator import Watch, done_numbers
+
+from tests.factories import make_rows
+from tests.results.answers import ATTEMPT, answer_shard, error, small_job
+
+Work = Callable[[int], str]
+
+
+class Runs(DagRuns):
+    """Dag runs that do a wave's work when they are first looked at; `work` ends one shard."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__("infer_locally")
+        self.work = work
+        self.opened: list[str] = []
+        self._waiting: dict[str, Mapping[str, Any]] = {}
+        self._states: dict[str, dict[int, str]] = {}
+
+    def open(self, run_id: str, conf: Mapping[str, Any]) -> bool:
+        if run_id in self.opened:
+            return False
+        self.opened.append(run_id)
+        self._waiting[run_id] = conf
+        return True
+
+    def count_living(self, run_ids: Sequence[str]) -> int:
+        living = len(set(run_ids) & set(self._waiting))
+        for run_id in run_ids:
+            if conf := self._waiting.pop(run_id, None):
+                numbers = range(conf["lo"], conf["hi"])
+                self._states[run_id] = {n: self.work(n) for n in numbers}
+        return living
+
+    def is_paused(self) -> bool:
+        return False
+
+    def failed_values(self, ti: Any, run_id: str, *, mapped: str, source: str) -> list[Any]:
+        return [n for n, state in self._states.get(run_id, {}).items() if state == "failed"]
+
+
+class Job:
+    """A prepared job of one shard per row, and how its shards end."""
+
+    def __init__(self, folder: Path, rows: int, max_dead: float = 1) -> None:
+        self.store, self.plan = small_job(
+            folder, make_rows(rows), shards__max_requests=1, limits__max_dead=max_dead
+        )
+        self.shards = read_shards(self.store, self.plan)
+
+    def done(self, n: int) -> str:
+        answer_shard(self.store, self.plan, self.shards[n].shard)
+        return "success"
+
+    def dead(self, n: int) -> str:
+        now, shard = timestamp(datetime.now(UTC)), self.shards[n].shard
+        record = Attempt(ATTEMPT, shard, 1, "host", 1, now, ended_at=now)
+        record.exit_code = ExitCode.ENGINE_FAILED
+        self.store.write(self.plan.layout.attempt(shard, ATTEMPT), msgspec.json.encode(record))
+        return "failed"
+
+    def watch(self, work: Work, generation: int = 1) -> tuple[Runs, Watch]:
+        runs = Runs(work)
+        rows_read = read_manifest(self.store, self.plan).rows_read
+        return runs, Watch(
+            self.store,
+            self.plan,
+            self.shards,
+            generation,
+            rows_read,
+            None,
+            runs,
+            pause=lambda _: None,
+        )
+
+    def run(self, work: Work) -> list[str]:
+        runs, watch = self.watch(work)
+        done = done_numbers(self.store, self.plan, self.shards)
+        try:
+            watch.run(unfinished_waves(plan_waves(len(self.shards)), done))
+        finally:
+            self.opened = [run_id.removeprefix(self.plan.job_id) for run_id in runs.opened]
+        return self.opened
+
+
+def forget(store: Store, plan: Plan, shard: str) -> None:
+    store.delete(plan.layout.results(shard))
+
+
+def test_every_wave_is_opened_once_and_ends_with_all_results(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+    assert job.run(job.done) == ["-w0-g1", "-w1-g1"]
+    assert len(done_numbers(job.store, job.plan, job.shards)) == FIRST_WAVE + 3
+
+
+def test_a_wave_whose_shards_are_done_is_not_opened_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+    job.run(job.done)
+    forget(job.store, job.plan, job.shards[FIRST_WAVE + 1].shard)
+    assert job.run(job.done) == ["-w1-g1"]
+
+
+def test_how_far_the_job_is_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(tmp_path, 3)
+    with caplog.at_level(logging.INFO):
+        job.run(job.done)
+    assert "0 of 3 shards done" in caplog.text
+    assert "3 of 3 shards done, 3 of 3 rows" in caplog.text
+
+
+def test_a_first_wave_with_too_many_dead_keeps_the_second_back(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3, max_dead=0.1)
+    with pytest.raises(LimitExceeded, match=r"2 of 11 rows are dead, more than limits\.max_dead"):
+        job.run(lambda n: job.dead(n) if n < 2 else job.done(n))
+    assert job.opened == ["-w0-g1"]
+
+
+def test_dead_letters_of_done_shards_count_too(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3, max_dead=0)
+
+    def with_error(n: int) -> str:
+        answer_shard(job.store, job.plan, job.shards[n].shard, error)
+        return "success"
+
+    job.run(with_error)  # no worker told of them: settle_shards counts the files and decides
+    assert len(job.opened) == 2
+
+
+def test_a_few_dead_shards_of_the_last_wave_are_left_to_settle(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3, max_dead=0)
+    assert job.run(lambda n: job.dead(n) if n == FIRST_WAVE + 1 else job.done(n))
+
+
+def test_eight_shards_in_a_row_that_die_keep_the_rest_back(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3, max_dead=1)
+    with pytest.raises(LimitExceeded, match="8 shards in a row died"):
+        job.run(job.dead)
+    assert job.opened == ["-w0-g1"]
+
+
+def test_a_cancelled_generation_opens_no_further_wave(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+
+    def cancel(n: int) -> str:
+        cancel_generation(job.store, job.plan.job_id, 1)
+        return job.done(n)
+
+    with pytest.raises(Cancelled, match="was cancelled"):
+        job.run(cancel)
+    assert job.opened == ["-w0-g1"]
+
+
+def test_a_task_marked_as_failed_whose_shard_is_done_is_not_dead(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3, max_dead=0)
+
+    def marked(n: int) -> str:
+        job.done(n)
+        return "failed"
+
+    assert job.run(marked) == ["-w0-g1", "-w1-g1"]
+
+
+def test_a_wave_is_at_most_as_large_as_airflow_maps() -> None:
+    assert max(len(w.numbers) for w in plan_waves(5_000)) == WAVE
