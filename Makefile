@@ -64,6 +64,7 @@ samples: setup  ## the demo's corpus and model, into var/
 lock: setup  ## compile the locks again
 	$(REQUIREMENTS)/lock.sh
 
-clean: down  ## remove .venv, caches and all that jobs have written (var/)
+clean:  ## stop Airflow; remove .venv, caches and all that jobs have written (var/)
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m deploy.embedded remove; fi
 	rm -rf .venv var .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

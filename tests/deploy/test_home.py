@@ -1,8 +1,10 @@
 """What an embedded Airflow keeps over restarts, and where it listens."""
 
 import json
+import os
 import socket
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -52,14 +54,35 @@ def test_a_wanted_port_that_is_taken_is_refused(home, taken_port):
         home.choose_port(taken_port)
 
 
-def test_a_deep_home_gets_a_short_socket_folder_and_keeps_it(tmp_path):
-    home = Home(tmp_path / ("deep" * 20) / ("er" * 50))
+@pytest.fixture
+def open_folder():
+    """A folder that every user may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_deep_home_gets_a_short_socket_folder_and_keeps_it(open_folder):
+    home = Home(open_folder / ("deep" * 20) / ("er" * 50))
     home.make()
     folder = home.socket_folder()
-    try:
-        assert len(str(folder)) <= MAX_SOCKET_FOLDER_BYTES < len(str(home.database))
-        assert home.socket_folder() == folder
-    finally:
-        folder.rmdir()
-    assert home.socket_folder().is_dir()  # made anew when the system has swept it away
-    home.socket_folder().rmdir()
+    assert len(str(folder)) <= MAX_SOCKET_FOLDER_BYTES < len(str(home.database))
+    assert home.socket_folder() == folder
+    folder.rmdir()  # as systems do that sweep their folder for temporary files
+    assert home.socket_folder().is_dir()
+    home.remove()
+    assert not home.folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
+def test_a_private_folder_stays_private_and_the_database_goes_outside(open_folder):
+    private = open_folder / "private"
+    private.mkdir(mode=0o700)
+    home = Home(private / "airflow")
+    home.make()
+    database = home.database
+    assert private not in database.parents
+    assert home.database == database
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    home.remove()
+    assert not database.parent.exists()

@@ -17,6 +17,7 @@ def postgres(tmp_path: Path):
     server = Postgres(home.database, home.socket_folder())
     yield server
     server.stop()
+    home.remove()
 
 
 @pytest.mark.slow

@@ -4,5 +4,5 @@ PostgreSQL from a package on a unix socket, and the api-server, scheduler, dag-p
 triggerer as four processes. Not `airflow standalone`, which leaves its children running when it is
 told to stop, and not SQLite, on which backfills and deferral are not what production does.
 
-    python -m deploy.embedded up | down | status | airflow ...
+    python -m deploy.embedded up | down | status | remove | airflow ...
 """

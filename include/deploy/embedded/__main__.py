@@ -51,6 +51,12 @@ def down(stack: Stack) -> int:
     return 0
 
 
+def remove(stack: Stack) -> int:
+    stack.remove()
+    print(f"airflow: stopped, and {stack.home.folder} removed")
+    return 0
+
+
 def status(stack: Stack) -> int:
     logs = stack.logs()
     for name, pid in stack.pids().items():
@@ -64,9 +70,12 @@ def airflow(stack: Stack, arguments: list[str]) -> int:
     return stack.airflow(*arguments, capture=False).returncode
 
 
+COMMANDS = {"up": up, "down": down, "status": status, "remove": remove}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.embedded", description=__doc__)
-    parser.add_argument("command", choices=["up", "down", "status", "airflow"])
+    parser.add_argument("command", choices=[*COMMANDS, "airflow"])
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of `airflow`")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cut `up` leaves nothing running
@@ -74,7 +83,7 @@ def main() -> int:
     try:
         if chosen.command == "airflow":
             return airflow(stack, chosen.arguments)
-        return {"up": up, "down": down, "status": status}[chosen.command](stack)
+        return COMMANDS[chosen.command](stack)
     except StackError as error:
         print(f"airflow: {error}", file=sys.stderr)
         return 1

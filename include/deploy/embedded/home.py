@@ -9,7 +9,9 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from pathlib import Path
 from deploy.embedded.errors import StackError
 
 DEFAULT_PORT = 8080
+OUTSIDE = "-folder"  # ends the names of files that say where a folder outside is
 # sun_path holds 104 bytes on macOS and 108 on Linux, with the closing zero and the socket's name.
 MAX_SOCKET_FOLDER_BYTES = 103 - len("/.s.PGSQL.5432")
 
@@ -47,7 +50,14 @@ class Home:
 
     @property
     def database(self) -> Path:
-        return self.folder / "postgres"
+        """PostgreSQL's data: here, or outside where its user cannot get in here.
+
+        As root PostgreSQL runs as another user. A private folder above is left private.
+        """
+        inside = self.folder / "postgres"
+        if os.geteuid() != 0 or inside.exists() or _is_open_to_all(self.folder):
+            return inside
+        return self._outside("database") / "postgres"
 
     @property
     def passwords(self) -> Path:
@@ -88,7 +98,22 @@ class Home:
         """Where PostgreSQL's socket goes: its data folder, or a short one when that path is too long."""
         if len(os.fsencode(self.database)) <= MAX_SOCKET_FOLDER_BYTES:
             return self.database
-        record = self.folder / "socket-folder"
+        return self._outside("socket")
+
+    def remove_database(self) -> None:
+        """Remove the database, and what else had to be put outside. Nothing of it may run."""
+        shutil.rmtree(self.database, ignore_errors=True)
+        for record in self.folder.glob(f"*{OUTSIDE}"):
+            shutil.rmtree(record.read_text(), ignore_errors=True)
+            record.unlink()
+
+    def remove(self) -> None:
+        self.remove_database()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _outside(self, name: str) -> Path:
+        """A folder with a short path that everybody can reach, remembered here."""
+        record = self.folder / f"{name}{OUTSIDE}"
         if not (record.exists() and Path(record.read_text()).is_dir()):
             record.write_text(tempfile.mkdtemp(prefix="shardline-"))
         return Path(record.read_text())
@@ -123,6 +148,10 @@ def free_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return int(server.getsockname()[1])
+
+
+def _is_open_to_all(folder: Path) -> bool:
+    return all(f.stat().st_mode & stat.S_IXOTH for f in (folder, *folder.parents))
 
 
 def _draw_secrets() -> Secrets:

@@ -85,6 +85,11 @@ class Stack:
         with self.home.lock():
             self._stop_all()
 
+    def remove(self) -> None:
+        """Stop it and forget everything: database, logs, secrets."""
+        self.down()
+        self.home.remove()
+
     def is_up(self) -> bool:
         pids = [self.postgres.pid, *(c.pid for c in self._components.values())]
         return None not in pids and all(self.health().get(name) == "healthy" for name in WATCHED)
@@ -279,7 +284,8 @@ def embedded_airflow(
 ) -> Iterator[EmbeddedAirflow]:
     """Run a whole Airflow for the time of a block, with the `dags` named already parsed.
 
-    It takes any free port, not 8080, where a person's may be.
+    It takes any free port, not 8080, where a person's may be. Its database ends with the block; logs
+    stay in `home`.
     """
     default = Folders()
     folders = Folders(dags_folder or default.dags, plugins_folder or default.plugins)
@@ -294,6 +300,7 @@ def embedded_airflow(
             airflow.api.close()
     finally:
         stack.down()
+        stack.home.remove_database()
 
 
 def _is_healthy(health: Mapping[str, str]) -> bool:
