@@ -15,6 +15,9 @@ the job the rest. `run_waves` says every few seconds how far the job is.
 where it stopped, or says that it is done. Or clear the task that failed, with what follows it. What
 exists is never made twice. To run all of it again, give a higher *Rerun*.
 
+**Stop.** `shardline cancel NAME` stops its workers at their next segment, and what is finished is
+kept. Marking this run as failed stops only this run: the waves in `infer_locally` go on.
+
 **Red.** The last line of the failed task's log says what is wrong and in which field or file. Tasks
 named `infer_shard` are in the dag `infer_locally`, one dag run for each wave of shards.
 """

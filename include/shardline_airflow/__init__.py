@@ -1,0 +1,1 @@
+"""What must know Airflow: tasks, operators, the executor. Nothing else in include/ imports it."""

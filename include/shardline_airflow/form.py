@@ -47,11 +47,12 @@ def job_files(folder: Path) -> list[str]:
 
 
 def form(folder: Path) -> dict[str, Param]:
-    """All fields of the form that starts any job."""
+    """All fields of the form that starts any job. It opens with a job that needs no partition."""
     names = job_files(folder)
+    first = sorted(names, key=lambda name: _has_schedule(folder / name))[:1]
     return {
         "job_file": Param(
-            names[0] if names else None,
+            first[0] if first else None,
             type=["null", "string"],
             enum=[None, *names],
             title="Job file",
@@ -69,6 +70,11 @@ def form(folder: Path) -> dict[str, Param]:
         **run_fields(),
         **override_fields(),
     }
+
+
+def _has_schedule(path: Path) -> bool:
+    # by its text: the form must come up whatever is wrong in a job file
+    return b"\nschedule:" in path.read_bytes()
 
 
 def run_fields() -> dict[str, Param]:

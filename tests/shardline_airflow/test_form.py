@@ -50,6 +50,12 @@ def test_the_form_offers_every_job_file_and_takes_the_first(folder: Path) -> Non
     assert filled(folder)["job_file"] == "reviews.yaml"
 
 
+def test_the_form_opens_with_a_job_that_needs_no_partition(folder: Path) -> None:
+    (folder / "a_daily.yaml").write_text(JOB + 'schedule: "@daily"\n')
+    assert filled(folder)["job_file"] == "reviews.yaml"
+    assert job_files(folder)[0] == "a_daily.yaml"
+
+
 def test_an_empty_folder_still_makes_a_form(tmp_path: Path) -> None:
     with pytest.raises(WrongInput, match="choose a job file"):
         job_of(filled(tmp_path), tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from shardline.reasons import ExitCode
 from shardline.results.settle import Settlement
 from shardline.rows import Attempt
 from shardline.runners.retry import Decision, Verdict
-from shardline.runners.shard import ShardOutcome
+from shardline.runners.shard import ShardOutcome, read_attempts
+from shardline.shards.manifest import read_shards
 from shardline.store import Store
 from shardline_airflow.infer_operator import (
     SHARD_RETRIES,
+    InferShard,
     attempts_before,
     decide_since,
     end_task,
@@ -25,7 +28,8 @@ from shardline_airflow.infer_operator import (
 )
 from shardline_airflow.retries import GivenUp, TryAgain, TypedRetryPolicy
 
-from tests.factories import make_store
+from tests.factories import make_rows, make_store
+from tests.results.answers import small_job
 from tests.shardline_airflow.plan_factory import make_plan
 
 SHARD = "shard-00000-000"
@@ -99,3 +103,30 @@ def test_clearing_a_sealed_shard_says_that_only_a_replay_helps(tmp_path: Path) -
     store.write(plan.layout.settlement, msgspec.json.encode(settlement))
     assert f"shardline replay {plan.job_id}" in say_done_before(store, plan, SHARD)
     assert "replay" not in say_done_before(store, plan, "shard-00001-000")
+
+
+@pytest.mark.slow
+def test_a_task_told_to_stop_drains_its_worker_and_the_next_try_goes_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = {"latency_s": 1, "max_num_seqs": 1}
+    store, plan = small_job(tmp_path, make_rows(4), local__engine_args=slow)
+    monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("SHARDLINE_SEGMENT_S", "0.1")
+    monkeypatch.setattr("shardline_airflow.infer_operator.name_map_index", lambda *_: None)
+    (entry,) = read_shards(store, plan)
+    context = Tries().context(SHARD_RETRIES["retries"])
+    context["params"] = {"job_id": plan.job_id, "generation": 1}
+    task = InferShard(task_id="infer_shard", number=0)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(task.execute, context)
+        while not list(store.list(plan.layout.segments(entry.shard))):
+            assert not running.done(), running.exception()
+        task.on_kill()
+        with pytest.raises(TryAgain, match="free, 0 of 3"):
+            running.result()
+    InferShard(task_id="infer_shard", number=0).execute(context)
+    first, second = read_attempts(store, plan, entry.shard)
+    assert first.exit_code == ExitCode.DRAINED
+    assert second.resumed_rows > 0
+    assert store.exists(plan.layout.results(entry.shard))
