@@ -108,3 +108,14 @@ def test_dead_letters_are_said() -> None:
     status = fold_status("x", [entry("s0"), entry("s1")], {"s0"}, words, NOW)
     assert status.rows_dead == 4
     assert "4 dead letters" in status.line()
+
+
+def test_an_engine_that_starts_is_said_to_start() -> None:
+    words = [
+        progress("s0", state="starting", rows_done=0, rows_per_s=0.0),
+        progress("s1", attempt="a1", state="starting", rows_per_s=0.0),
+        progress("s1", attempt="a2"),
+    ]
+    status = fold_status("x", [entry("s0"), entry("s1")], set(), words, NOW)
+    assert status.shards[ShardState.RUNNING] == 2
+    assert "0 of 2 shards done, 1 running, 1 starting, 40 of 200 rows" in status.line()

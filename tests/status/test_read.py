@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from shardline.plan import Plan
 from shardline.rows import Progress, ShardEntry
 from shardline.status.read import StatusReader, read_status

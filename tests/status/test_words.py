@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from shardline.status.words import bytes_text, count_text, duration_text, rate_text, share_text
 
 

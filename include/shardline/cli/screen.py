@@ -109,14 +109,18 @@ class RowBar:
 
     def __init__(self, screen: Screen, bars: Progress | None, task: TaskID | None) -> None:
         self._screen, self._bars, self._task = screen, bars, task
+        self._said = ""
 
     def show(self, status: JobStatus) -> None:
         """Show the newest status."""
         if self._bars is None or self._task is None:
-            if self._screen.is_time_for_a_line():
-                self._screen.say(status.line())
+            if status.line() != self._said and self._screen.is_time_for_a_line():
+                self._said = status.line()
+                self._screen.say(self._said)
             return
         note = f"{status.shards_done:,}/{status.shards_total:,} shards"
+        if status.shards_starting and status.shards_starting == len(status.running):
+            note += ", engine starting"
         if status.rows_per_s:
             note += f", {rate_text(status.rows_per_s)} rows/s"
         self._bars.update(self._task, completed=status.rows_done, note=note)

@@ -18,7 +18,7 @@ from shardline.status.words import count_text, duration_text, rate_text
 
 STALE_S = 300.0
 """A worker speaks at every segment, so at least once a minute; five silent minutes are a lost one."""
-ENDED = "ended"
+STARTING, ENDED = "starting", "ended"
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -76,6 +76,12 @@ class JobStatus(msgspec.Struct, frozen=True):
         return self.prompt_tokens_per_s + self.completion_tokens_per_s
 
     @property
+    def shards_starting(self) -> int:
+        """Running shards whose engines are not ready: they have no speed yet."""
+        ready = {w.shard for w in self.running if w.state != STARTING}
+        return len({w.shard for w in self.running} - ready)
+
+    @property
     def is_done(self) -> bool:
         return self.prepared and self.shards_done == self.shards_total
 
@@ -84,7 +90,10 @@ class JobStatus(msgspec.Struct, frozen=True):
         if not self.prepared:
             return f"job {self.job_id}: being prepared, no shards yet"
         said = [f"{self.shards_done:,} of {count_text(self.shards_total, 'shard')} done"]
-        said += [f"{n:,} {word}" for state, word in _WORDS if (n := self.shards[state])]
+        counted = {word: self.shards[state] for state, word in _WORDS}
+        counted["running"] -= self.shards_starting
+        counted["starting"] = self.shards_starting
+        said += [f"{n:,} {word}" for word, n in counted.items() if n]
         said.append(f"{self.rows_done:,} of {count_text(self.rows_total, 'row')}")
         if self.rows_dead:
             said.append(count_text(self.rows_dead, "dead letter"))
