@@ -43,7 +43,6 @@ check: setup  ## format, lint, types, contracts, quick tests
 	$(BIN)/ruff check .
 	@echo "== types"
 	$(BIN)/mypy
-	$(BIN)/mypy include/deploy include/samples
 	@echo "== contracts between the rooms"
 	$(BIN)/lint-imports
 	@echo "== quick tests"

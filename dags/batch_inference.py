@@ -27,6 +27,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG, AssetAlias
+
 from shardline.settings import Settings
 from shardline_airflow.form import form
 from shardline_airflow.job_tasks import JobSpec, job_tasks

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow.sdk import DAG, Param, task
+
 from shardline_airflow.infer_operator import SHARD_RETRIES, InferShard
 from shardline_airflow.job_tasks import RETRIES
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from shardline.errors import JobFileError
 from shardline.job import JobFile, load_job, parse_job
-
 from tests.factories import make_job
 
 

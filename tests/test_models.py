@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from shardline.errors import ModelNotFound, NotYet
 from shardline.job import EngineBlock
 from shardline.models import hash_folder, pin_model

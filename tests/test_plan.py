@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from shardline.errors import JobNotReady
 from shardline.plan import InputFile, Plan, encode_plan, make_job_id, read_plan, timestamp
-
 from tests.factories import make_job, make_store
 
 FOLDER = Path("/data")

@@ -9,7 +9,6 @@ from typing import Any
 from shardline.corpus.plan_job import plan_job
 from shardline.plan import Plan, read_plan
 from shardline.settings import Settings
-
 from tests.factories import make_job, make_rows, make_store, write_corpus
 
 NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)

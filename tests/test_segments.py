@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+
 from shardline.errors import LawBroken
 from shardline.layout import JobLayout
 from shardline.segments import SegmentName, commit_results, read_lines, resolve
 from shardline.store import Put, Store, open_store
-
 from tests.factories import make_store
 
 LAYOUT = JobLayout("test-job-all-00000000")

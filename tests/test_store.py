@@ -16,9 +16,9 @@ import boto3
 import pytest
 from obstore import exceptions as obstore_errors
 from obstore.store import MemoryStore
+
 from shardline.errors import ObjectConflict, ObjectNotFound, StoreRefused, StoreUnavailable
 from shardline.store import Put, Store, folder_of, open_store
-
 from tests.s3_server import s3_server
 
 

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from samples.checkpoint import Llama, Vocabulary, make_once, sha256, write_llama
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from samples.checkpoint import Llama, Vocabulary, make_once, sha256, write_llama
 
 FOLDER = Path("var/models/smollm2-135m-instruct")
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from samples.checkpoint import Llama, Vocabulary, Weights, make_once, write_llama
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from samples.checkpoint import Llama, Vocabulary, Weights, make_once, write_llama
 
 FOLDER = Path("var/models/tiny")
 SHAPE = Llama(hidden_size=64, intermediate_size=256, layers=2, heads=2, kv_heads=2, max_length=2048)

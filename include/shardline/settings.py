@@ -40,4 +40,8 @@ class Settings(BaseSettings):
     @field_validator("corpus_prefixes", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return tuple(p.strip() for p in value.split(",") if p.strip()) if isinstance(value, str) else value
+        return (
+            tuple(p.strip() for p in value.split(",") if p.strip())
+            if isinstance(value, str)
+            else value
+        )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Param
+
 from shardline.errors import FieldProblem, JobFileError, NotAllowed, WrongInput
 from shardline.job import JobFile, load_job, parse_job
 

@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+
 from shardline.runners.retry import MAX_CHARGED, MAX_FREE, Decision, Verdict, decide
 from shardline.runners.shard import ShardOutcome, infer_shard, read_history
-
 from shardline_airflow.retries import GivenUp, TryAgain, TypedRetryPolicy
 from shardline_airflow.runs import name_map_index
 from shardline_airflow.stages import gives_up, open_job

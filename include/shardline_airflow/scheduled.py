@@ -13,11 +13,11 @@ from pathlib import Path
 
 import yaml
 from airflow.sdk import DAG, Asset, CronPartitionTimetable, task
+
 from shardline.errors import FieldProblem, JobFileError
 from shardline.job import JobFile, Schedule, load_job
 from shardline.layout import SLUG, published
 from shardline.store import folder_of
-
 from shardline_airflow.form import run_fields
 from shardline_airflow.job_tasks import RETRIES, JobSpec, job_tasks
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from shardline.errors import Cancelled, JobNotReady, PermanentError, WrongInput
 from shardline.settings import Settings
-
 from shardline_airflow.retries import GivenUp
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ def plan_job(job_file: str | None, params: Mapping[str, Any], partition_key: str
     """Plan the job that a run means; the same run means the same job for ever."""
     from shardline.corpus.plan_job import plan_job
     from shardline.store import open_store
-
     from shardline_airflow.form import job_of
 
     settings = Settings()

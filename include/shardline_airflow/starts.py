@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardline.runners.generations import current_generation, open_generation
-
 from shardline_airflow.runs import DagRuns
 
 if TYPE_CHECKING:

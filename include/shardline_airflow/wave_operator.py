@@ -33,7 +33,6 @@ from shardline.runners.waves import (
     plan_waves,
     unfinished_waves,
 )
-
 from shardline_airflow.deaths import done_ends, read_death
 from shardline_airflow.runs import DagRuns
 from shardline_airflow.stages import gives_up, open_job

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from shardline.cli.boundary import run_command
 
+from shardline.cli.boundary import run_command
 from tests.factories import make_rows, write_corpus
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from shardline.cli.find import find_job, list_jobs, parse_overrides
 from shardline.errors import JobFileError, WrongInput
 from shardline.plan import Plan, encode_plan
 from shardline.store import Store
-
 from tests.factories import make_job, make_store
 
 

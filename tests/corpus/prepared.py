@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from shardline.corpus.ids import check_ids
 from shardline.corpus.plan_job import plan_job
 from shardline.corpus.records import IdReport
@@ -19,7 +20,6 @@ from shardline.plan import Plan
 from shardline.rows import RejectedRow
 from shardline.settings import Settings
 from shardline.store import Store
-
 from tests.factories import make_job, make_store
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)

@@ -17,6 +17,7 @@ import pytest
 from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from shardline.corpus import bounds, plan_job
 from shardline.corpus.bounds import BUCKET_BYTES, MAX_BUCKETS, bucket_count, choose_bounds
 from shardline.corpus.estimate import Estimate, estimate_job, expected_shards
@@ -25,7 +26,6 @@ from shardline.corpus.requests import BodyRenderer
 from shardline.corpus.survey import Key, Survey, survey_corpus
 from shardline.job import JobFile
 from shardline.settings import Settings
-
 from tests.corpus.prepared import prepare
 from tests.factories import make_job, make_rows, write_corpus
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+
 from shardline.corpus.carried import cast_carried, keep_carried, kind_of, published_type
 from shardline.corpus.raw import Digits
 

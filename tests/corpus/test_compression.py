@@ -9,6 +9,7 @@ import pytest
 from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from shardline.corpus.formats.compression import text_chunks
 from shardline.corpus.raw import UnreadableFile
 

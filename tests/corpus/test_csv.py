@@ -8,6 +8,7 @@ import io
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from shardline.corpus.formats.csv import read_csv
 from shardline.corpus.raw import Columns, RawRow, Rejection, UnreadableFile
 from shardline.template import Column

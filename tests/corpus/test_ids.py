@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
+
 from shardline.corpus import records
 from shardline.corpus.ids import check_ids
 from shardline.corpus.scan import scan_corpus
 from shardline.errors import CorpusError, JobNotReady, LimitExceeded
-
 from tests.corpus.prepared import make_plan, prepare
 from tests.factories import make_rows, make_store, write_corpus
 

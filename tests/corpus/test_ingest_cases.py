@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
+
 from shardline.corpus.ids import check_ids
 from shardline.corpus.inputs import list_corpus
 from shardline.corpus.plan_job import plan_job
@@ -25,7 +26,6 @@ from shardline.plan import Plan
 from shardline.rows import RejectedRow
 from shardline.settings import Settings
 from shardline.store import Store
-
 from tests.factories import make_job, make_store
 
 CASES = Path(__file__).parent / "cases"

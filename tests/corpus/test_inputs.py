@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from shardline.corpus.inputs import Glob, Listing, fixed_part, list_corpus
 from shardline.errors import CorpusError, NotAllowed
 from shardline.store import folder_of

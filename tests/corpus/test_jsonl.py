@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from shardline.corpus.formats.jsonl import MAX_DEPTH, make_first_look, make_second_look, read_jsonl
 from shardline.corpus.raw import Columns, Digits, RawRow, Rejection
 from shardline.template import Column

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from shardline.corpus.formats.parquet import read_parquet
 from shardline.corpus.raw import Columns, RawRow, Rejection, UnreadableFile
 from shardline.template import Column

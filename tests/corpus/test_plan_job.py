@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from shardline.corpus.plan_job import MAX_TASKS, plan_job, plan_ranges
 from shardline.errors import CorpusError, JobFileError, NotAllowed
 from shardline.plan import Plan
 from shardline.settings import Settings
-
 from tests.factories import make_job, make_rows, make_store, write_corpus
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)

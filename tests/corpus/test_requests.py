@@ -10,6 +10,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from shardline.corpus.requests import (
     BodyRenderer,
     canonical,
@@ -19,7 +20,6 @@ from shardline.corpus.requests import (
     request_line,
 )
 from shardline.job import JobFile
-
 from tests.factories import make_job
 
 FOLDER = Path("/corpus")

@@ -12,6 +12,7 @@ import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from shardline.corpus import sources
 from shardline.corpus.ids import check_ids
 from shardline.corpus.inputs import list_corpus
@@ -20,7 +21,6 @@ from shardline.corpus.scan import scan_corpus
 from shardline.errors import CorpusError
 from shardline.settings import Settings
 from shardline.store import open_store
-
 from tests.corpus.prepared import NOW, Prepared
 from tests.factories import make_job
 from tests.s3_server import s3_server

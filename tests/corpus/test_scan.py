@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from shardline.corpus import pieces, scan
 from shardline.corpus.ids import check_ids
 from shardline.corpus.requests import BodyRenderer, fingerprint_of, request_line
@@ -18,7 +19,6 @@ from shardline.corpus.scan import scan_corpus, scan_good_files
 from shardline.corpus.sources import opened
 from shardline.errors import CorpusError
 from shardline.plan import InputFile
-
 from tests.corpus.prepared import make_plan, prepare
 from tests.factories import make_job, make_rows, make_store, write_corpus
 

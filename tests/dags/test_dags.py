@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from airflow.configuration import conf
 from airflow.dag_processing.dagbag import DagBag
+
 from deploy.embedded.stack import POOLS
 from shardline.runners.waves import WAVE
-
 from tests.airflow_home import PROJECT
 
 DAGS = PROJECT / "dags"

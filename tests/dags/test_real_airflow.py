@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from deploy.embedded.stack import EmbeddedAirflow, embedded_airflow
 from shardline.plan import Plan, read_plan
 from shardline.results.files import law_of, published_files
@@ -22,7 +23,6 @@ from shardline.results.publish import current_publication
 from shardline.runners.generations import current_generation
 from shardline.runners.shard import read_attempts
 from shardline.store import Store, open_store
-
 from tests.factories import make_rows, write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

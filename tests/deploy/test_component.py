@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from deploy.embedded.component import Component, birth, stop
 
 SLEEP = "import time; print('started', flush=True); time.sleep(600)"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from deploy.embedded.demo import Agreement, agreement, settled
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from deploy.embedded.environment import Folders, environment
 from deploy.embedded.home import Home, Secrets
 

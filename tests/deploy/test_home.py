@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from deploy.embedded.errors import StackError
 from deploy.embedded.home import MAX_SOCKET_FOLDER_BYTES, Home, free_port
 

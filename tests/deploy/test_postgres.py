@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from deploy.embedded.home import Home
 from deploy.embedded.postgres import Postgres
 

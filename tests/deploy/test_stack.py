@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+
 from deploy.embedded.errors import ApiError, StackError
 from deploy.embedded.stack import EmbeddedAirflow, embedded_airflow
 

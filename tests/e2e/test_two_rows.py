@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from blake3 import blake3
+
 from shardline.cli.boundary import run_command
 
 pytestmark = pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from shardline.reasons import AttemptEnd
 from shardline.report.attempts import fold_attempts
 from shardline.rows import Attempt, Counts, EngineMetrics, Seconds

@@ -6,6 +6,7 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from shardline.report.histograms import make_histogram, round_edges, spread_histogram
 from shardline.rows import ShardEntry
 

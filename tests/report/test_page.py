@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
+
 from shardline.report.figures import (
     Agreement,
     Answer,
@@ -20,7 +21,6 @@ from shardline.report.figures import (
 )
 from shardline.report.page import render_report
 from shardline.rows import Law
-
 from tests.report.report_factory import make_report
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'><svg onload=alert(1)>"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from shardline.corpus.ids import check_ids
 from shardline.corpus.plan_job import plan_job
 from shardline.corpus.scan import scan_corpus
@@ -20,7 +21,6 @@ from shardline.settings import Settings
 from shardline.shards.cut import cut_shards
 from shardline.shards.manifest import read_shards, write_manifest
 from shardline.store import Store
-
 from tests.factories import make_job, make_rows, make_store, write_corpus
 
 NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)

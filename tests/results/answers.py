@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from shardline.corpus.ids import check_ids
 from shardline.corpus.plan_job import plan_job
 from shardline.corpus.scan import scan_corpus
@@ -25,7 +26,6 @@ from shardline.settings import Settings
 from shardline.shards.cut import cut_shards
 from shardline.shards.manifest import read_shards, write_manifest
 from shardline.store import Store
-
 from tests.factories import make_job, make_store
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from obstore.store import LocalStore
+
 from shardline.store import Store
 
 T = TypeVar("T")

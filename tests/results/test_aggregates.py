@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from shardline.results.aggregates import Aggregates
 from shardline.results.schema import published_schema
-
 from tests.factories import make_job
 
 GOOD: dict[str, Any] = {

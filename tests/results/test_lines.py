@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from shardline.errors import LawBroken, ValidationFailed
 from shardline.results.lines import Ended, output_reader, read_results
 from shardline.results.schema import output_type
-
 from tests.factories import make_job
 
 GOOD = {"message": {"content": "hi"}, "finish_reason": "stop"}

@@ -10,13 +10,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from shardline.errors import JobNotReady, LawBroken
 from shardline.plan import Plan
 from shardline.results.merge import merge_shards, model_label
 from shardline.results.settle import settle_shards
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store
-
 from tests.results.answers import (
     answer_all,
     error,

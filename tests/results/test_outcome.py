@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+
 from shardline.errors import JobNotReady, LawBroken, Superseded
 from shardline.layout import published
 from shardline.results.merge import merge_shards
 from shardline.results.outcome import check_outcome
 from shardline.results.settle import settle_shards
-
 from tests.results.answers import NOW, answer_all, error, publish_unseen, result, small_job, text_of
 
 ROWS: list[Any] = [{"id": f"d{i}", "text": f"text {i % 7}"} for i in range(12)]

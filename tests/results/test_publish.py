@@ -12,6 +12,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+
 from shardline.errors import (
     JobFileError,
     JobNotReady,
@@ -27,7 +28,6 @@ from shardline.results.merge import merge_shards, read_merge_report
 from shardline.results.publish import current_publication, history, publish_results
 from shardline.results.settle import settle_shards
 from shardline.store import Store, open_store
-
 from tests.results.answers import NOW, answer_all, error, publish_unseen, result, small_job
 
 ROWS: list[Any] = [{"id": f"d{i}", "text": f"text {i % 6}"} for i in range(9)]

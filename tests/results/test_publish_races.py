@@ -14,6 +14,7 @@ from typing import Any
 import boto3
 import polars as pl
 import pytest
+
 from shardline.errors import TransientError
 from shardline.layout import published
 from shardline.plan import Plan
@@ -25,7 +26,6 @@ from shardline.results.publish import current_publication, history, publish_resu
 from shardline.results.settle import settle_shards
 from shardline.results.verify import verify_job
 from shardline.store import Store, open_store
-
 from tests.results.answers import NOW, answer_all, result, small_job
 from tests.s3_server import s3_server
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from shardline.errors import JobFileError
 from shardline.results.json_types import conform, json_schema_type
 from shardline.results.schema import (
@@ -16,7 +17,6 @@ from shardline.results.schema import (
     fit_schema,
     unify,
 )
-
 from tests.factories import make_job
 from tests.results.answers import answer_all, publish_unseen, small_job
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from shardline.errors import Cancelled, JobNotReady, LimitExceeded, StoreUnavailable
 from shardline.plan import Plan
 from shardline.reasons import AttemptEnd
@@ -17,7 +18,6 @@ from shardline.results.settle import read_settlement, settle_shards
 from shardline.segments import commit_results
 from shardline.shards.manifest import read_shards
 from shardline.store import Put, Store, open_store
-
 from tests.results.answers import (
     ATTEMPT,
     answer_shard,

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from shardline.errors import JobNotReady, ValidationFailed
 from shardline.layout import published
 from shardline.plan import Plan
@@ -17,7 +18,6 @@ from shardline.results.merge import merge_shards, read_merge_report
 from shardline.results.settle import settle_shards
 from shardline.results.validate import validate_results
 from shardline.store import Store
-
 from tests.results.answers import answer_all, error, finish, result, small_job, text_of
 
 pytestmark = pytest.mark.slow  # Great Expectations alone takes seconds to load

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
 from shardline.errors import JobNotReady
 from shardline.layout import published, published_file
 from shardline.plan import Plan
 from shardline.results.verify import verify_job
 from shardline.shards.manifest import read_shards
 from shardline.store import Store
-
 from tests.results.answers import NOW, answer_all, error, publish_unseen, result, small_job, text_of
 
 ROWS: list[Any] = [{"id": f"d{i}", "text": f"text {i % 7}"} for i in range(12)] + ["no json"]

@@ -8,7 +8,6 @@ from shardline.runners.generations import (
     open_generation,
     read_generation,
 )
-
 from tests.factories import make_store
 
 JOB = "job-all-00000000"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shardline.runners.local import LocalWorker, run_worker, worker_environment
 
+from shardline.runners.local import LocalWorker, run_worker, worker_environment
 from tests.worker.prepared import QUICK, SHARD, Prepared, prepare
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]

@@ -1,4 +1,5 @@
 import pytest
+
 from shardline.reasons import AttemptEnd, ExitCode
 from shardline.rows import Attempt
 from shardline.runners.retry import MAX_FREE, Outcome, Verdict, decide, read_outcomes

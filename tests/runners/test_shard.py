@@ -2,10 +2,10 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from shardline.reasons import AttemptEnd
 from shardline.runners.retry import Verdict
 from shardline.runners.shard import ShardOutcome, infer_shard
-
 from tests.worker.prepared import QUICK, SHARD, Prepared, prepare
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -6,6 +6,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
+
 from shardline.runners.waves import (
     FIRST_WAVE,
     MAX_OPEN,

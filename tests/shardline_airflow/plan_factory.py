@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardline.plan import Plan
-
 from tests.factories import make_job
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+
 from shardline.reasons import ExitCode
 from shardline.rows import Attempt, Counts, ShardEntry
 from shardline.runners.waves import DeathClass

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from airflow.executors import local_executor
 from airflow.utils.state import TaskInstanceState
+
 from shardline_airflow.executor import TrackedLocalExecutor
 
 

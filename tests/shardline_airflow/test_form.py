@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Param
 from airflow.sdk.exceptions import ParamValidationError
+
 from shardline.errors import JobFileError, NotAllowed, WrongInput
 from shardline_airflow.form import ALLOWED_ENGINE_ARGS, form, job_files, job_of
 

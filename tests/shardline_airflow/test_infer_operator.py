@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from airflow.sdk.definitions.retry_policy import RetryAction
+
 from shardline.plan import Plan
 from shardline.reasons import ExitCode
 from shardline.results.settle import Settlement
@@ -27,7 +28,6 @@ from shardline_airflow.infer_operator import (
     say_done_before,
 )
 from shardline_airflow.retries import GivenUp, TryAgain, TypedRetryPolicy
-
 from tests.factories import make_rows, make_store
 from tests.results.answers import small_job
 from tests.shardline_airflow.plan_factory import make_plan

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup
+
 from shardline_airflow.job_tasks import JobSpec, job_tasks
 
 STAGES = [

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG
+
 from shardline_airflow.scheduled import asset_of, make_dag, scheduled_jobs
 
 JOB = """

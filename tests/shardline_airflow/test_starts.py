@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from shardline.runners.generations import cancel_generation, open_generation
 from shardline.runners.waves import plan_waves
 from shardline.store import Store
 from shardline_airflow.runs import DagRuns
 from shardline_airflow.starts import Start, join_or_open, parse_start
-
 from tests.factories import make_store
 from tests.shardline_airflow.plan_factory import make_plan
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from shardline.errors import Cancelled, LimitExceeded
 from shardline.plan import Plan, timestamp
 from shardline.reasons import ExitCode
@@ -20,7 +21,6 @@ from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store
 from shardline_airflow.runs import DagRuns
 from shardline_airflow.wave_operator import Watch, done_numbers
-
 from tests.factories import make_rows
 from tests.results.answers import ATTEMPT, answer_shard, error, small_job
 

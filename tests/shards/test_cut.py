@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from shardline.corpus.spill import SpillRecord
 from shardline.errors import LawBroken, StoreUnavailable
 from shardline.plan import Plan
@@ -20,7 +21,6 @@ from shardline.shards.cut import cut_shards, even_cuts, group_requests
 from shardline.shards.ledger import read_ledger
 from shardline.shards.manifest import read_shards
 from shardline.store import Store
-
 from tests.factories import make_job, write_corpus
 from tests.results.answers import prepare, requests_of, small_job, text_of
 from tests.results.scripted_store import ScriptedStore, snapshot

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from shardline.errors import JobNotReady, LawBroken
 from shardline.rows import ShardEntry
 from shardline.shards.manifest import read_manifest, read_shards, write_manifest
 from shardline.store import Store
-
 from tests.results.answers import Plan, small_job
 
 ROWS: list[dict[str, str] | str] = [{"id": f"d{i}", "text": f"text {i % 9}"} for i in range(20)]

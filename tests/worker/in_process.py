@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from uuid6 import uuid7
+
 from shardline.reasons import ExitCode
 from shardline.store import Store, open_store
 from shardline.worker.run import Assignment, infer_shard
 from shardline.worker.settings import WorkerSettings
 from shardline.worker.stop import Stop
-from uuid6 import uuid7
-
 from tests.worker.prepared import SHARD, Prepared
 
 

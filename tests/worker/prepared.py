@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import orjson
 from blake3 import blake3
+
 from shardline.job import JobFile
 from shardline.plan import Plan, encode_plan, make_job_id, timestamp
 from shardline.rows import Attempt, Progress, Result, ShardEntry
 from shardline.runners.local import worker_environment
 from shardline.store import Store
-
 from tests.factories import make_job, make_store
 
 SHARD = "shard-00000-000"
@@ -117,12 +117,17 @@ def prepare(
     folder: Path, texts: Iterable[str], *, store: Store | None = None, **overrides: Any
 ) -> Prepared:
     """Plan a job over these texts as one shard, one line per text in their order."""
-    store = store or make_store(folder)
     job = make_job(folder, **overrides)
-    plan = make_plan(job)
+    return prepare_bodies(folder, [make_body(job, text) for text in texts], job, store)
+
+
+def prepare_bodies(
+    folder: Path, bodies: Iterable[dict[str, Any]], job: JobFile, store: Store | None = None
+) -> Prepared:
+    """The same with bodies of one's own."""
+    store, plan = store or make_store(folder), make_plan(job)
     lines, ids = [], []
-    for number, text in enumerate(texts):
-        body = make_body(job, text)
+    for number, body in enumerate(bodies):
         canonical = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
         ids.append(f"{blake3(canonical).hexdigest(12)}{number:08x}")
         line = {
@@ -164,13 +169,13 @@ def make_body(job: JobFile, text: str) -> dict[str, Any]:
             "required": ["choice"],
             "additionalProperties": False,
         }
-        body["response_format"] = _form("choice", schema)
+        body["response_format"] = make_form("choice", schema)
     elif job.output.json_schema:
-        body["response_format"] = _form("output", job.output.json_schema)
+        body["response_format"] = make_form("output", job.output.json_schema)
     return body
 
 
-def _form(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def make_form(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "json_schema",
         "json_schema": {"name": name, "strict": True, "schema": dict(schema)},
@@ -198,7 +203,3 @@ def run_until_done(prepared: Prepared, at_most: int = 12, **env: str) -> list[in
     while len(codes) < at_most and (not codes or codes[-1] != 0):
         codes.append(prepared.run(env=env))
     return codes
-
-
-def count_puts(wanted: Callable[[str], bool], paths: Iterable[str]) -> int:
-    return sum(map(wanted, paths))

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+
 from shardline.reasons import DeadLetterReason
 from shardline.rows import Request, Result
 from shardline.worker.answers import check_schema, encode_line, make_dead, make_result

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from shardline.rows import Seconds
 from shardline.worker.clock import Clock
 

@@ -1,4 +1,5 @@
 import pytest
+
 from shardline.errors import WrongInput
 from shardline.rows import ErrorBody, Response, Result
 from shardline.worker.early import EarlyEnds

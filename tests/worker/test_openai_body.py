@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+
 from shardline.reasons import DeadLetterReason
 from shardline.worker.engines.base import RequestRefused
 from shardline.worker.engines.openai_body import parse_body

@@ -8,9 +8,9 @@ from pathlib import Path
 import boto3
 import psutil
 import pytest
+
 from shardline.reasons import AttemptEnd
 from shardline.store import open_store
-
 from tests.factories import make_store
 from tests.s3_server import s3_server
 from tests.worker.prepared import SHARD, Prepared, prepare, run_until_done

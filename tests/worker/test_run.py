@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from shardline.errors import StoreUnavailable
 from shardline.reasons import AttemptEnd, ExitCode
 from shardline.rows import Attempt
-
 from tests.worker.in_process import FaultyStore, ProcessDied, attempt, die_at, slow
 from tests.worker.prepared import SHARD, Prepared, prepare
 

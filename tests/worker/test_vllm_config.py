@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from shardline.job import EngineBlock
 from shardline.worker.engines.vllm_config import default_args, default_env
 

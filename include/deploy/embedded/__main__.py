@@ -11,10 +11,11 @@ import signal
 import sys
 from pathlib import Path
 
+from dotenv import dotenv_values
+
 from deploy.embedded.environment import PROJECT
 from deploy.embedded.errors import StackError
 from deploy.embedded.stack import Stack
-from dotenv import dotenv_values
 
 
 def read_env_file(path: Path) -> dict[str, str]:

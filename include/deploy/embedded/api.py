@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+
 from deploy.embedded.errors import ApiError
 
 PAGE_ROWS = 100  # Airflow caps a page at this

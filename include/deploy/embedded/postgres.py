@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 import psutil
+
 from deploy.embedded.errors import StackError
 
 START_TIMEOUT_S = 120

@@ -31,6 +31,8 @@ def end_with_parent(drain_s: float) -> None:
     """Have SIGTERM sent to this worker when its parent ends, and SIGKILL when it stays."""
     parent = int(os.environ.pop(_PARENT_PID, os.getppid()))
     os.environ[_WORKER_PID] = str(os.getpid())
+    if parent == 0:  # the first process of a container: there is nobody to outlive
+        return
     _ask_for(signal.SIGTERM)
     threading.Thread(
         target=_watch, args=(parent, drain_s), name="parent-watch", daemon=True

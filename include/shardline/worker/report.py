@@ -29,7 +29,7 @@ class Reporter:
         self._rates = (0.0, 0.0, 0.0)
         self.rows_total = self.rows_done = self.rows_dead = 0
 
-    async def segment(self, committed: Committed) -> None:
+    async def segment(self, committed: Committed, state: str) -> None:
         """One segment is in the store."""
         buffer, elapsed = committed.buffer, committed.elapsed_s
         self.rows_done += len(buffer.rows)
@@ -40,7 +40,7 @@ class Reporter:
             buffer.completion_tokens / elapsed,
         )
         self._log_segment(committed)
-        await self.say("running")
+        await self.say(state)
 
     def _log_segment(self, committed: Committed) -> None:
         metrics, buffer = self._attempt.metrics, committed.buffer

@@ -218,7 +218,8 @@ class _Run:
         metrics = self._attempt.metrics
         metrics.peak_rss_mb = max(metrics.peak_rss_mb or 0, rss_mb())
         await self._record.save()
-        await self._reporter.segment(committed)
+        state = "draining" if self._stop.draining.is_set() else "running"
+        await self._reporter.segment(committed, state)
         await self._check_cancelled()
 
     async def _check_cancelled(self) -> None:
