@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from shardline.job import EngineBlock
-from shardline.worker.engines.vllm_config import default_args, default_env
+from shardline.worker.engines.vllm_config import cpu_dtype, default_args, default_env
 
 
 @pytest.mark.parametrize("is_cpu", [True, False])
@@ -32,6 +32,26 @@ def test_a_folder_has_no_revision_and_needs_no_hub(tmp_path: Path) -> None:
 
 def test_a_cpu_is_a_configuration() -> None:
     args = default_args(EngineBlock(model="a/b"), "c", "job", is_cpu=True)
-    assert (args["enforce_eager"], args["block_size"], args["dtype"]) == (True, 32, "float16")
+    assert (args["enforce_eager"], args["block_size"]) == (True, 32)
     assert "VLLM_CPU_KVCACHE_SPACE" in default_env(is_cpu=True, is_folder=False)
     assert "VLLM_CPU_KVCACHE_SPACE" not in default_env(is_cpu=False, is_folder=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [
+        ("fpu avx2 avx512f avx512_bf16 avx512_fp16", "float16"),
+        ("fpu avx2 avx512f avx512_bf16", "bfloat16"),
+        ("fpu avx2 f16c", "float32"),
+    ],
+)
+def test_the_number_type_is_what_the_processor_is_fast_at(
+    tmp_path: Path, flags: str, dtype: str
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor : 0\nflags : {flags}\n")
+    assert cpu_dtype(cpuinfo) == dtype
+
+
+def test_a_machine_that_does_not_say_gets_the_type_that_always_works(tmp_path: Path) -> None:
+    assert cpu_dtype(tmp_path / "missing") == "float32"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
 
 from shardline.job import EngineBlock
@@ -38,7 +39,7 @@ def default_args(block: EngineBlock, commit: str, name: str, *, is_cpu: bool) ->
         args |= {"revision": commit, "tokenizer_revision": commit}
     if is_cpu:
         # torch.compile takes minutes here; the default block of 128 hides short shared prefixes
-        args |= {"enforce_eager": True, "block_size": 32, "dtype": "float16"}
+        args |= {"enforce_eager": True, "block_size": 32, "dtype": cpu_dtype()}
         args |= {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
     return args
 
@@ -53,5 +54,24 @@ def default_env(*, is_cpu: bool, is_folder: bool) -> dict[str, str]:
     if is_folder:
         env["HF_HUB_OFFLINE"] = "1"
     if is_cpu:
-        env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}  # GiB
+        env["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
+        # vLLM would bind its threads to the first cores: two engines on one machine would then
+        # share a core while the others idle
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        env["OMP_NUM_THREADS"] = "1"
     return env
+
+
+def cpu_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The number type that this processor multiplies fastest.
+
+    float16 and bfloat16 are fast only where the processor has instructions for them; elsewhere they
+    are several times slower than float32.
+    """
+    try:
+        flags = set(cpuinfo.read_text().split())
+    except OSError:
+        return "float32"
+    if "avx512_fp16" in flags:
+        return "float16"
+    return "bfloat16" if flags & {"avx512_bf16", "amx_bf16"} else "float32"
