@@ -4,7 +4,8 @@ It makes the corpus and the model, starts Airflow, triggers the dag `batch_infer
 would, follows the run, and checks the table against the human ratings of the reviews. A run that an
 earlier demo left unfinished is gone on with: nothing that was inferred is inferred again.
 
-    KEEP=1    leave Airflow up      FRESH=1    run the job again, though it is done
+    KEEP=1    leave Airflow up          ROWS=100    another number of reviews
+    FRESH=1   run the job again, though it is done
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from deploy.embedded.environment import PROJECT
 from deploy.embedded.errors import StackError
 from deploy.embedded.stack import ENDED, EmbeddedAirflow, Stack
 from samples import reviews
+from shardline.plan import timestamp
 
 if TYPE_CHECKING:
     from shardline.plan import Plan
@@ -173,10 +175,18 @@ def start_run(airflow: EmbeddedAirflow) -> str:
         print(f"demo: going on with {unfinished[-1]}, which was interrupted", flush=True)
         return str(unfinished[-1])
     now = int(time.time())
-    conf = {"job_file": JOB_FILE} | ({"rerun": now} if fresh else {})
+    conf: dict[str, Any] = {"job_file": JOB_FILE} | ({"rerun": now} if fresh else {})
+    if rows := os.environ.get("ROWS"):
+        conf["sample_rows"] = _positive(rows)
     run_id = airflow.trigger(DAG, conf, run_id=f"demo-{now}")
     print(f"demo: triggered {DAG} with {conf}: {airflow.url}/dags/{DAG}/runs/{run_id}", flush=True)
     return run_id
+
+
+def _positive(rows: str) -> int:
+    if not rows.isdecimal() or int(rows) < 1:
+        raise StackError(f"ROWS={rows}: expected a number of reviews, e.g. ROWS=100")
+    return int(rows)
 
 
 def open_job(job_id: str) -> tuple[Store, Plan]:
@@ -218,8 +228,11 @@ def _failed_task(airflow: EmbeddedAirflow, dag_id: str, run_id: str, task: Json)
     return f"{dag_id} {task_name(task)} failed; the end of its log (all in {folder}):\n{lines}"
 
 
-def show_results(job_id: str) -> None:
-    """Print rows of the published table, the law's figures, and how often the model was right."""
+def show_results(job_id: str, started_at: str) -> None:
+    """Print rows of the published table, the law's figures, and how often the model was right.
+
+    `started_at` is when this demo began, as `plan.timestamp` writes it.
+    """
     from shardline.results.files import published_files
     from shardline.results.publish import current_publication
 
@@ -228,6 +241,11 @@ def show_results(job_id: str) -> None:
     files = published_files(store, table)
     publication = current_publication(store, table, plan.partition)
     assert publication is not None, "the run succeeded, so its table is published"
+    if publication.published_at < started_at:
+        print(
+            f"\ndemo: this job was already done (published {publication.published_at}, inputs and "
+            "settings unchanged), so nothing ran again; `make demo FRESH=1` runs it again"
+        )
     _print_rows(files)
     _print_law(publication)
     _print_agreement(files)
@@ -290,14 +308,14 @@ def _query(query: str, files: list[str], corpus: str) -> list[tuple[Any, ...]]:
 
 def run_demo(stack: Stack) -> None:
     """Raises StackError when the run fails; its message says which task, and shows its log."""
-    started = time.monotonic()
+    started, started_at = time.monotonic(), timestamp(datetime.now(UTC))
     prepare()
     with running(stack) as airflow:
         follower = Follower(airflow, start_run(airflow))
         if follower.follow() != "success":
             raise StackError(explain_failure(airflow, follower))
         job_id = follower.find_job()
-    show_results(str(job_id))
+    show_results(str(job_id), started_at)
     print(f"\ndemo: done in {time.monotonic() - started:.0f} s; `make up` opens Airflow for a look")
 
 
