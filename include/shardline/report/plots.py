@@ -76,9 +76,9 @@ def plot_flow(law: Law) -> Html:
     if law.documents:
         _band(axes, (_NODE, 1.0), (middle, 1.0), documents, "documents")
         _node(axes, middle, 1.0, documents, "documents")
-        _label(
-            axes, _NODE + 0.015, 1 - documents / 2, f"{law.documents:,} documents", "left", "center"
-        )
+        # a thin band's name must not run into that of the rows
+        middle_y = min(1 - documents / 2, 0.94)
+        _label(axes, _NODE + 0.015, middle_y, f"{law.documents:,} documents", "left", "center")
     source = top = 1.0
     for name, mark, count in ends:
         height = count / read
