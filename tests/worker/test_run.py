@@ -298,8 +298,9 @@ moments = st.sampled_from(["before", "after"])
 crashes = st.lists(st.tuples(st.integers(0, 25), moments), min_size=1, max_size=2)
 
 
+@pytest.mark.slow
 @given(crashes=crashes)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_wherever_attempts_crash_the_results_are_those_of_a_calm_run(
     crashes: list[tuple[int, str]],
     tmp_path_factory: pytest.TempPathFactory,

@@ -34,9 +34,8 @@ from shardline.worker.stop import Stop
 
 log = logging.getLogger(__name__)
 
-_FRUITLESS_RESTARTS = (
-    6  # one poison document costs three; so many without a row mean a sick machine
-)
+# a poison document costs three restarts; so many without one ended row mean a sick machine
+_FRUITLESS_RESTARTS = 20
 _BUILT_IN = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0}
 
 

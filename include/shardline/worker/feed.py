@@ -86,10 +86,13 @@ class Feed:
         return rows
 
     async def close(self) -> None:
-        """No lane gets another row; a write that has begun is waited for."""
+        """No lane gets another row; a write that has begun is waited for.
+
+        Should it fail, its rows were never fed; a store that is down is noticed by the next call.
+        """
         self.is_closed = True
         if self._ahead:
-            await asyncio.wait({self._ahead})
+            await asyncio.gather(self._ahead, return_exceptions=True)
 
 
 class Window:
