@@ -7,6 +7,7 @@ free under a high ceiling, with growing delays.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,14 @@ from shardline.rows import Attempt
 
 MAX_CHARGED = 3
 MAX_FREE = 50
+# A worker that is asked to stop drains and exits 75. One that dies of the asking had no handler yet
+# (its first second) or none any more (its last): that says nothing about the shard either. Negative
+# as a parent sees it, above 128 as a shell or a container does.
+_ASKED_TO_STOP = frozenset(
+    code
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for code in (-number, 128 + number)
+)
 _DELAY_S = 10.0
 _LONGEST_DELAY_S = 600.0
 
@@ -50,7 +59,8 @@ class Outcome:
     @property
     def is_free(self) -> bool:
         """Interruptions and outages say nothing about the shard."""
-        return self.exit_code in (None, ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE)
+        free = (None, ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE)
+        return self.exit_code in free or self.exit_code in _ASKED_TO_STOP
 
     @property
     def is_charged(self) -> bool:
@@ -121,6 +131,8 @@ def _say(outcome: Outcome) -> str:
         how = "it vanished"
     elif code < 0:
         how = f"killed by signal {-code}"
+    elif code in _ASKED_TO_STOP:
+        how = f"killed by signal {code - 128}"
     else:
         how = _WORDS.get(code, f"crashed with exit code {code}")
     return f"{how} ({outcome.message})" if outcome.message else how
