@@ -47,13 +47,13 @@ SOURCES = (
         kind="movie",
         member="hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt",
         rows=10_605,
-        sha256="093b1f6f2c4f27674cb71ecf028826b484534a7f7dd46c2b2fc4315083d3f6f5",
+        sha256="afb2928b7be542546d8c484ac34c01f80b839729a224928799d02d124b7af870",
     ),
     Source(
         kind="product",
         member="hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt",
         rows=3_708,
-        sha256="0248b0236f52d6071a8f126863ba53d419aea6da2a3ce352778b61b5486aa6a6",
+        sha256="edfc9cef0ea6f017fa2cf73b36959b456c564dc0e57da239cab1d5fb69233967",
     ),
 )
 
@@ -66,8 +66,19 @@ def corpus_lines(kind: str, raw: bytes) -> Iterator[bytes]:
     """
     for line in raw.removesuffix(b"\n").split(b"\n"):
         number, rating, text = line.removesuffix(b"\r").decode("utf-8", "strict").split("\t")
-        row = {"id": f"{kind}-{number}", "text": text, "rating": float(rating), "kind": kind}
+        row: dict[str, object] = {
+            "id": f"{kind}-{number}",
+            "text": text,
+            "rating": float(rating),
+            "kind": kind,
+        }
+        row["label"] = label_of(float(rating))
         yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def label_of(rating: float) -> str | None:
+    """The side that people took on the whole; none at 0."""
+    return None if rating == 0 else "positive" if rating > 0 else "negative"
 
 
 def is_made(folder: Path) -> bool:

@@ -139,6 +139,8 @@ class EngineBlock(_Block):
     revision: str = "main"
     """Branch, tag or commit of a hub model; the plan pins it to a commit."""
     engine: EngineName = "vllm"
+    chat_template: str | None = None
+    """How messages become the prompt (Jinja), in place of the model's own; or `{file: PATH}`."""
     engine_args: dict[str, Any] = {}
     """vLLM's engine arguments, e.g. {max_model_len: 4096}. They do not change the job's id."""
 

@@ -89,7 +89,7 @@ def make_job_id(
         "parameters": job.parameters,
         "output": job.output.model_dump(mode="json"),
         "shards": job.shards.model_dump(mode="json"),
-        "model": [job.engine.engine, job.engine.model, model_commit],
+        "model": [job.engine.engine, job.engine.model, model_commit, job.engine.chat_template],
         "rerun": job.rerun,
         "inputs": [[f.uri, f.size_bytes, f.version] for f in inputs],
     }

@@ -14,7 +14,21 @@ def rows(raw: bytes) -> list[dict[str, object]]:
 
 def test_a_raw_line_becomes_a_row():
     assert rows(b"7\t-0.6\tEffective but too tepid biopic\r\n") == [
-        {"id": "movie-7", "text": "Effective but too tepid biopic", "rating": -0.6, "kind": "movie"}
+        {
+            "id": "movie-7",
+            "text": "Effective but too tepid biopic",
+            "rating": -0.6,
+            "kind": "movie",
+            "label": "negative",
+        }
+    ]
+
+
+def test_the_label_is_the_side_that_people_took_on_the_whole():
+    assert [reviews.label_of(rating) for rating in (0.1, -0.1, 0.0)] == [
+        "positive",
+        "negative",
+        None,
     ]
 
 

@@ -49,6 +49,7 @@ class VllmEngine:
     def __init__(self, block: EngineBlock, commit: str, name: str) -> None:
         self._is_cpu = is_cpu()
         self._args = default_args(block, commit, name, is_cpu=self._is_cpu) | block.engine_args
+        self._chat_template = block.chat_template
         self.max_num_seqs = int(self._args["max_num_seqs"])
         self._numbers = itertools.count()
         self._llm: Any = None
@@ -65,8 +66,11 @@ class VllmEngine:
         self._max_model_len = int(config.max_model_len)
         self._sampling_defaults = dict(config.get_diff_sampling_param())
         self._tokenizer = self._llm.get_tokenizer()
-        if not getattr(self._tokenizer, "chat_template", None):
-            raise WrongInput(f"model {self._args['model']}: its tokenizer has no chat template")
+        if not (self._chat_template or getattr(self._tokenizer, "chat_template", None)):
+            raise WrongInput(
+                f"model {self._args['model']}: its tokenizer has no chat template; "
+                "give one as chat_template beside the model"
+            )
 
     def _make(self) -> Any:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -106,6 +110,7 @@ class VllmEngine:
         try:
             text = self._tokenizer.apply_chat_template(
                 parameters.messages,
+                chat_template=self._chat_template,
                 add_generation_prompt=True,
                 tokenize=False,
                 **{key: value for key, value in extra.items() if value is not None},
