@@ -28,7 +28,7 @@ def job_id(
 
 
 def test_the_same_job_has_the_same_id_for_ever() -> None:
-    assert job_id() == job_id() == "test-job-all-5664afee"
+    assert job_id() == job_id() == "test-job-all-909379bb"
 
 
 @pytest.mark.parametrize(
