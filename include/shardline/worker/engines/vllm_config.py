@@ -58,8 +58,13 @@ def default_env(*, is_cpu: bool, is_folder: bool) -> dict[str, str]:
         # vLLM would bind its threads to the first cores: two engines on one machine would then
         # share a core while the others idle
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        env["OMP_NUM_THREADS"] = "1"
+        env["OMP_NUM_THREADS"] = str(cpus())
     return env
+
+
+def cpus() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_dtype(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
