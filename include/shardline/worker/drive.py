@@ -142,16 +142,22 @@ class Driver:
         return self._patience.is_up and self._commits.has_room
 
     async def _row_ended(self, row: int, end: Answer | RequestRefused) -> None:
-        result = self._line(row, end)
-        self._early.add(result)
-        self._commits.is_held = self._early.is_open
-        self._commits.add(row, result)
+        self._keep(row, self._line(row, end))
         self._isolation.ended(row)
         self._fruitless = 0
         if isinstance(end, Answer) and (
             self._good is None or end.completion_tokens < self._good[0]
         ):
             self._good = (end.completion_tokens, row)
+
+    def _keep(self, row: int, result: Result) -> None:
+        """A row has its end: what is to be committed of it, and what it says of the job.
+
+        A conviction is an end too: a shard of nothing else must not be held back for ever.
+        """
+        self._early.add(result)
+        self._commits.is_held = self._early.is_open
+        self._commits.add(row, result)
 
     def _line(self, row: int, end: Answer | RequestRefused) -> Result:
         request, line_id = self._shard.request(row), f"{self._shard.name}-{row:06d}"
@@ -216,7 +222,7 @@ class Driver:
         final, is_sick = self._isolation.engine_is_good()
         convicted = sorted({*final, *self._isolation.held} - set(self._record.attempt.convictions))
         for row, how in final.items():
-            self._commits.add(row, self._conviction(row, how))
+            self._keep(row, self._conviction(row, how))
         self._record.attempt.convictions = self._isolation.convictions
         await self._record.save()
         log.warning("shard %s: rows %s end engines: convicted", self._shard.name, convicted)
@@ -227,7 +233,7 @@ class Driver:
 
     def _commit_held(self) -> None:
         for row, how in self._isolation.held.items():
-            self._commits.add(row, self._conviction(row, how))
+            self._keep(row, self._conviction(row, how))
 
     def _conviction(self, row: int, how: Down) -> Result:
         reason: DeadLetterReason = how.value

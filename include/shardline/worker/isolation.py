@@ -148,6 +148,11 @@ class Isolation:
     def has_accused(self) -> bool:
         return bool(self._accused)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether every row has an end or is convicted; the accused still wait for a judge."""
+        return self.next_batch() is None and not self._accused
+
     def engine_is_good(self) -> tuple[dict[int, Down], bool]:
         """A known-good request has passed: convict the accused.
 

@@ -136,7 +136,7 @@ class _Run:
         isolation = await self._resume(shard)
         await self._reporter.say("starting")
         await self._check_cancelled()
-        if isolation.next_batch() or isolation.has_accused:
+        if not isolation.is_over:
             await self._drive(shard, isolation)
         put = await self._patience.call(
             commit_results, self._store, self._layout, self._given.shard
@@ -194,7 +194,7 @@ class _Run:
             raise Cancelled(f"cancel/{self._given.generation} is there")
         if not self._commits.is_held:
             await self._commits.flush()
-        if isolation.next_batch():
+        if not isolation.is_over:
             raise ShardInterrupted("told to stop before every row had an end")
 
     async def _with_commits(self, driver: Driver) -> None:
