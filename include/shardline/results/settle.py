@@ -85,14 +85,15 @@ def settle_shards(store: Store, plan: Plan, *, generation: int) -> Settlement:
     Raises:
         JobNotReady: shards never had an attempt, and the job file does not allow a partial job.
         LimitExceeded: more dead letters than `limits.max_dead`. Nothing was changed.
-        Cancelled: the generation was cancelled.
+        Cancelled: the generation was cancelled before every shard had results.
     """
     if (done := store.read_or_none(plan.layout.settlement)) is not None:
         return msgspec.json.decode(done, type=Settlement)
-    if store.exists(plan.layout.cancel(generation)):
-        raise Cancelled(f"job {plan.job_id}: cancelled; `shardline resume {plan.job_id}` goes on")
     entries = read_shards(store, plan)
     unfinished = _unfinished(store, plan, entries)
+    # when every shard is done a cancel came too late: a resume runs nothing and opens no generation
+    if unfinished and store.exists(plan.layout.cancel(generation)):
+        raise Cancelled(f"job {plan.job_id}: cancelled; `shardline resume {plan.job_id}` goes on")
     never_run = [e for e in unfinished if unfinished[e] is None]
     if never_run and not plan.job_file.limits.partial:
         raise JobNotReady(_say_not_run(plan, [never.shard for never in never_run], len(entries)))
