@@ -169,6 +169,7 @@ def test_bytes_are_on_disk_before_their_name_and_the_name_before_the_answer(
     monkeypatch.setattr(os, "link", see_link)
     monkeypatch.setattr(Path, "replace", see_replace)
     store = open_store(str(tmp_path / "root"))
+    store.put_once("results/other.jsonl", b"")
     for put in (store.put_once, store.write):
         steps.clear()
         put("results/one.jsonl", b"12345")  # type: ignore[operator]

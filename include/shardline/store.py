@@ -270,7 +270,7 @@ def _write_file(target: Path, content: bytes | Path, *, create: bool) -> bool:
 
     The name appears only when the bytes are on disk: after a power cut an object is whole or absent.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(target.parent)
     # LocalStore hides names that end in #digits from listings, so a torn file is never an object
     temporary = target.with_name(f"{target.name}.{secrets.token_hex(6)}#1")
     try:
@@ -290,12 +290,26 @@ def _write_file(target: Path, content: bytes | Path, *, create: bool) -> bool:
         return False
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(target.parent)
     return True
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each on disk: a file is lost with the folder it lies in."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync(folder.parent)
+
+
+def sync(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, on disk before anything else is done."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -8,14 +8,13 @@ of what was published, with the law's figures of each.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardline.errors import CommitConflict, ShardlineError, StoreRefused, StoreUnavailable
 from shardline.layout import published
+from shardline.store import sync
 
 if TYPE_CHECKING:
     from shardline.store import Store
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 COMMIT_KEY = "shardline"
 _CONFIGURATION: Mapping[str, str | None] = {"delta.enableExpiredLogCleanup": "false"}
 _FIRST_PAGE = 50
+_SYNCED_COMMITS = 20  # more than can be open at once; what was synced before costs nothing
 
 
 class NewFile(NamedTuple):
@@ -146,13 +146,18 @@ def replace_partition(
 
 
 def sync_log(store: Store, table: str) -> None:
-    """Make the commit survive a power cut on local disk: the library does not fsync (PROTOCOL 23)."""
+    """Make what was committed survive a power cut on local disk: the library does not fsync.
+
+    PROTOCOL 23. The newest commits, not ours alone: the one that made the table, and any whose
+    publisher died before it came here, would leave a hole in the log that no reader gets past.
+    """
     if store.folder is None:
         return
-    log_folder = store.folder / published(table) / "_delta_log"
-    newest = max(log_folder.glob("*.json"))
-    for path in (newest, log_folder):
-        _fsync(path)
+    folder = store.folder / published(table)
+    log_folder = folder / "_delta_log"
+    newest = sorted(log_folder.glob("*.json"))[-_SYNCED_COMMITS:]
+    for path in (*newest, log_folder, folder, folder.parent):
+        sync(path)
 
 
 def commits(table: Any) -> Iterator[Commit]:
@@ -236,11 +241,3 @@ def _translated(name: str, of_delta: type[ShardlineError] = StoreUnavailable) ->
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0]
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -136,6 +136,7 @@ def _publish(
     table = create_table(store, job.table, extend_schema(None, own))
     current = _current(table, partition)
     if current is not None and current.job_id == plan.job_id:
+        sync_log(store, job.table)  # whoever committed it may have died before this
         return msgspec.structs.replace(current, is_new=False)
     n = table.transaction_version(plan.job_id) or 0
     if not force:
