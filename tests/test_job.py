@@ -156,6 +156,7 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
         load_job(tmp_path / "bytes.yaml")
 
 
+@pytest.mark.protocol(24)
 @pytest.mark.parametrize("name", ["../secret.md", "/etc/hostname", "link.md"])
 def test_a_file_outside_the_folder_of_the_job_is_not_read(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "jobs"

@@ -24,6 +24,7 @@ def folder(tmp_path: Path) -> Path:
     return model
 
 
+@pytest.mark.protocol(1)
 def test_a_folder_is_the_hash_of_its_names_and_contents(folder: Path, tmp_path: Path) -> None:
     pinned = pin_model(EngineBlock(model=str(folder)))
     assert len(pinned) == 32

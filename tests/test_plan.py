@@ -27,10 +27,12 @@ def job_id(
     return make_job_id(make_job(FOLDER, **job), partition, commit, list(inputs))
 
 
+@pytest.mark.protocol(1)
 def test_the_same_job_has_the_same_id_for_ever() -> None:
     assert job_id() == job_id() == "test-job-all-909379bb"
 
 
+@pytest.mark.protocol(1)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -48,6 +50,7 @@ def test_what_changes_no_answer_keeps_the_id(changes: dict[str, Any]) -> None:
     assert job_id(**changes) == job_id()
 
 
+@pytest.mark.protocol(1)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -84,11 +87,13 @@ def test_order_of_fields_does_not_matter() -> None:
     assert one == job_id(parameters={"temperature": 0, "max_tokens": 9})
 
 
+@pytest.mark.protocol(1, 24)
 @pytest.mark.parametrize("partition", [None, "2026-11-28", "a.b_c", "UPPER", "x"])
 def test_an_id_is_a_slug(partition: str | None) -> None:
     assert re.fullmatch(r"[a-z0-9](-?[a-z0-9]+)*", job_id(partition))
 
 
+@pytest.mark.protocol(1)
 def test_partitions_whose_slugs_are_equal_are_other_jobs() -> None:
     assert len({job_id(p) for p in ("a.b", "a_b", "a-b", "A-b")}) == 4
 

@@ -53,6 +53,7 @@ def test_an_object_that_is_no_segment_is_refused_by_name() -> None:
         SegmentName.parse("jobs/j/segments/s/notes.txt")
 
 
+@pytest.mark.protocol(8)
 def test_a_result_beats_an_error_and_then_the_smallest_name_wins_in_any_order() -> None:
     segments = [
         (SegmentName("a", 2), [error("x", "stalled"), result("y", "late")]),
@@ -65,6 +66,7 @@ def test_a_result_beats_an_error_and_then_the_smallest_name_wins_in_any_order() 
         assert best["y"].segment == SegmentName("a", 2)
 
 
+@pytest.mark.protocol(7, 8)
 def test_results_hold_one_line_per_request_in_the_order_of_the_shard(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     put_shard(store, "abc")
@@ -84,6 +86,7 @@ def test_results_are_the_same_from_memory_as_from_disk(tmp_path: Path) -> None:
     assert len({store.read(LAYOUT.results(SHARD)) for store in stores}) == 1
 
 
+@pytest.mark.protocol(7)
 def test_a_request_without_a_line_is_refused_unless_it_is_filled(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     put_shard(store, "ab")
@@ -95,6 +98,7 @@ def test_a_request_without_a_line_is_refused_unless_it_is_filled(tmp_path: Path)
     assert results(store) == ["ok", "shard_dead"]
 
 
+@pytest.mark.protocol(7)
 def test_a_line_for_a_request_that_the_shard_lacks_is_refused(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     put_shard(store, "a")
@@ -103,6 +107,7 @@ def test_a_line_for_a_request_that_the_shard_lacks_is_refused(tmp_path: Path) ->
         commit_results(store, LAYOUT, SHARD)
 
 
+@pytest.mark.protocol(8)
 def test_a_segment_that_lands_while_results_are_built_is_taken_in() -> None:
     """The race of PROTOCOL 8: whoever builds results lists again just before the put."""
     store = open_store("memory://")

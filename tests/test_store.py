@@ -51,6 +51,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 # what every store does alike
 
 
+@pytest.mark.protocol(8)
 def test_the_first_put_wins_and_the_second_is_told_which_case_it_is(store: Store) -> None:
     assert store.put_once("a/b.json", b"one") is Put.CREATED
     assert store.put_once("a/b.json", b"one") is Put.SAME
@@ -144,6 +145,7 @@ def test_an_empty_object_is_an_object(store: Store) -> None:
 # disk
 
 
+@pytest.mark.protocol(23)
 def test_bytes_are_on_disk_before_their_name_and_the_name_before_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +196,7 @@ def test_nothing_is_left_behind_by_winners_and_losers(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["a"]
 
 
+@pytest.mark.protocol(23)
 def test_a_writer_killed_in_the_middle_leaves_no_object(tmp_path: Path) -> None:
     program = """
 import os, signal, sys
@@ -252,6 +255,7 @@ def race(root: str, writers: int = 8) -> list[str]:
         )
 
 
+@pytest.mark.protocol(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["disk", "s3"])
 def test_of_many_processes_that_put_one_name_one_wins(
@@ -297,6 +301,7 @@ class Faulty(Store):
 LOST = obstore_errors.GenericError("connection closed before message completed")
 
 
+@pytest.mark.protocol(8)
 def test_a_put_whose_reply_was_lost_is_found_to_be_ours_by_its_bytes() -> None:
     store = Faulty(LOST, after=True)
     with pytest.raises(StoreUnavailable, match="a: connection closed"):

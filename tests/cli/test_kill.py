@@ -88,6 +88,7 @@ def check_whole(folder: Path) -> None:
     assert verified.returncode == 0
 
 
+@pytest.mark.protocol(7, 9, 13)
 def test_a_run_that_is_killed_with_its_worker_goes_on_and_loses_nothing(job: Path) -> None:
     run = start(job, "run", str(job / "job.yaml"))
     wait_until(is_running(job, 2), run)
@@ -106,6 +107,7 @@ def test_a_run_that_is_killed_with_its_worker_goes_on_and_loses_nothing(job: Pat
     check_whole(job)
 
 
+@pytest.mark.protocol(12, 13)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_stopped_commits_what_runs_and_says_how_to_go_on(
     job: Path, number: signal.Signals

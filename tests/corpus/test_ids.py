@@ -20,6 +20,7 @@ def write(folder: Path, name: str, *rows: tuple[object, str]) -> None:
     write_corpus(folder, [{"id": i, "text": t} for i, t in rows], name)
 
 
+@pytest.mark.protocol(5)
 def test_the_first_row_in_order_has_the_id_across_files_and_splits(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", ("1", "x"), ("2", "y"))
     write(tmp_path, "b.jsonl", ("2", "other"), (1, "x"), ("3", "z"))
@@ -90,6 +91,7 @@ def test_a_sample_larger_than_the_corpus_is_all_of_it(tmp_path: Path) -> None:
         assert found.report.left_out == 0
 
 
+@pytest.mark.protocol(5)
 def test_a_conflict_is_rejected_before_the_sample_is_taken(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", *[("same", f"text {n}") for n in range(40)], ("other", "x"))
     found = prepare(tmp_path, corpus__id="id", corpus__sample={"rows": 2})
@@ -105,6 +107,7 @@ def test_a_sample_without_ids_spills_few_of_the_others(tmp_path: Path) -> None:
     assert spilled < 2_000 * 150 / 10
 
 
+@pytest.mark.protocol(16)
 def test_too_many_rejected_rows_stop_the_job_and_say_where_they_are(tmp_path: Path) -> None:
     write_corpus(tmp_path, [*make_rows(7), {"text": None}, {"text": ""}, {"text": None}])
     with pytest.raises(LimitExceeded) as caught:
@@ -136,6 +139,7 @@ def test_ids_are_checked_only_when_every_split_is_scanned(tmp_path: Path) -> Non
         check_ids(store, plan)
 
 
+@pytest.mark.protocol(5)
 def test_checking_again_gives_the_same_report(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", ("1", "x"), ("1", "y"))
     found = prepare(tmp_path, corpus__id="id")

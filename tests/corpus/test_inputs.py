@@ -145,6 +145,7 @@ def test_a_corpus_of_nothing_is_one_clear_error(tmp_path: Path, uri: str, messag
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.protocol(24)
 def test_a_corpus_must_lie_in_what_is_allowed(tmp_path: Path) -> None:
     touch(tmp_path, "in/a.jsonl", "in-secret/b.jsonl", "out/c.jsonl")
     allowed = [(tmp_path / "in").as_uri(), "s3://lake/tickets"]

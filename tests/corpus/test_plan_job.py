@@ -28,6 +28,7 @@ def plan(folder: Path, partition: str | None = None, **overrides: Any) -> Plan:
     return plan_job(job, store=make_store(folder), settings=settings, partition=partition, now=now)
 
 
+@pytest.mark.protocol(1)
 def test_planning_again_finds_the_plan_that_is_there(tmp_path: Path) -> None:
     write_corpus(tmp_path, make_rows(3))
     first = plan(tmp_path)
@@ -37,6 +38,7 @@ def test_planning_again_finds_the_plan_that_is_there(tmp_path: Path) -> None:
     assert (first.splits, first.bounds, first.bucket_sets) == ([(0, 1)], [], [(0, 1)])
 
 
+@pytest.mark.protocol(1)
 def test_another_file_or_other_content_is_another_job(tmp_path: Path) -> None:
     path = write_corpus(tmp_path, make_rows(3))
     ids = {plan(tmp_path).job_id}
@@ -56,6 +58,7 @@ def test_a_hidden_file_changes_nothing_and_is_in_the_plan(tmp_path: Path) -> Non
     assert [f.source for f in plan(tmp_path, rerun=1).skipped] == ["_SUCCESS"]
 
 
+@pytest.mark.protocol(1, 8)
 def test_two_that_plan_at_once_use_the_plan_of_the_winner(tmp_path: Path) -> None:
     write_corpus(tmp_path, make_rows(3))
     moments = [NOW + timedelta(seconds=n) for n in range(8)]
@@ -74,6 +77,7 @@ def test_a_partition_is_filled_in_and_named(tmp_path: Path) -> None:
         plan(tmp_path, corpus__uri=uri)
 
 
+@pytest.mark.protocol(24)
 @pytest.mark.parametrize("partition", ["all", "ALL", "", "a/b", "..", "a b", "-x", "x" * 61, "a\n"])
 def test_a_partition_is_a_name_of_its_own(tmp_path: Path, partition: str) -> None:
     write_corpus(tmp_path, make_rows(1))
@@ -94,6 +98,7 @@ def test_all_files_that_cannot_be_used_are_named_at_once(tmp_path: Path) -> None
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.protocol(24)
 def test_a_corpus_outside_the_settings_prefixes_is_refused(tmp_path: Path) -> None:
     write_corpus(tmp_path, make_rows(1))
     with pytest.raises(NotAllowed):

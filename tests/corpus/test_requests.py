@@ -41,6 +41,7 @@ def slow_canonical(value: object) -> bytes:
 texts = st.text(st.characters(codec="utf-8"))
 
 
+@pytest.mark.protocol(2)
 @given(texts, texts)
 @settings(max_examples=200, deadline=None)
 def test_a_rendered_body_is_the_canonical_json_of_the_body(a: str, b: str) -> None:
@@ -55,6 +56,7 @@ def test_what_looks_like_a_placeholder_in_a_text_is_text() -> None:
     assert b"{{ b.c }} and {{ a }} and {{ b.c }} again" in body
 
 
+@pytest.mark.protocol(2)
 def test_the_body_has_no_model_and_sorted_keys_around_the_messages() -> None:
     job = make(parameters={"temperature": 0, "max_tokens": 4, "logit_bias": {5: -1}})
     body = BodyRenderer(job).render(["x", "y"])
@@ -77,10 +79,12 @@ def test_choices_and_schemas_become_a_response_format() -> None:
     assert "response_format" not in json.loads(BodyRenderer(make()).render(["", ""]))
 
 
+@pytest.mark.protocol(2)
 def test_a_fingerprint_is_blake3_of_the_body_in_16_bytes() -> None:
     assert fingerprint_of(b"{}") == blake3(b"{}").digest(16)
 
 
+@pytest.mark.protocol(2)
 def test_a_request_line_is_openai_batch_input_under_the_name_of_the_job() -> None:
     job = make()
     body = BodyRenderer(job).render(["é", "y"])
@@ -97,6 +101,7 @@ def test_a_request_line_is_openai_batch_input_under_the_name_of_the_job() -> Non
     assert canonical(value["body"]) == body
 
 
+@pytest.mark.protocol(2)
 def test_without_dedupe_the_position_is_part_of_the_name() -> None:
     once, each = make(), make(corpus__dedupe="none")
     assert custom_id(once, b"\1" * 16, "a.jsonl", 1) == "01" * 16

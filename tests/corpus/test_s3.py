@@ -93,6 +93,7 @@ def test_every_format_is_read_from_s3_into_s3(lake: Any, tmp_path: Path) -> None
     assert len({d.fingerprint for d in documents}) == 31_000
 
 
+@pytest.mark.protocol(1)
 @pytest.mark.parametrize("change", ["changed", "vanished"])
 def test_an_object_that_changed_or_vanished_is_an_error(
     lake: Any, tmp_path: Path, change: str

@@ -39,6 +39,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.protocol(5)
 @given(
     files=st.lists(st.lists(ROWS, max_size=8), min_size=1, max_size=4),
     cuts=st.sets(st.integers(1, 3)),
@@ -81,6 +82,7 @@ def test_splits_and_buckets_change_no_outcome(
     assert len(cut.rejected()) == report.rejected
 
 
+@pytest.mark.protocol(5)
 def test_a_retried_scan_writes_the_same_bytes(tmp_path: Path) -> None:
     write_corpus(tmp_path, [*make_rows(50), {"text": None}, *make_rows(20)])
     plan = make_plan(tmp_path, corpus__id="id", bounds=[(86, "80000000")])
@@ -94,6 +96,7 @@ def test_a_retried_scan_writes_the_same_bytes(tmp_path: Path) -> None:
     assert scan_corpus(store, plan, 0).rows_read == 71
 
 
+@pytest.mark.protocol(5)
 def test_a_scan_that_was_killed_half_way_is_done_again(tmp_path: Path) -> None:
     write_corpus(tmp_path, make_rows(5))
     store, plan = make_store(tmp_path), make_plan(tmp_path)
@@ -199,6 +202,7 @@ def test_all_files_that_cannot_be_read_are_named_and_nothing_of_them_counts(tmp_
     assert (report.rows_read, report.documents) == (2, 2)
 
 
+@pytest.mark.protocol(1)
 def test_a_file_that_changed_or_vanished_since_the_plan_is_an_error(tmp_path: Path) -> None:
     changed = write_corpus(tmp_path, make_rows(2), "a.jsonl")
     vanished = write_corpus(tmp_path, make_rows(2), "b.jsonl")
@@ -210,6 +214,7 @@ def test_a_file_that_changed_or_vanished_since_the_plan_is_an_error(tmp_path: Pa
     assert [p.reason for p in caught.value.problems] == ["changed", "vanished"]
 
 
+@pytest.mark.protocol(1)
 @pytest.mark.parametrize("change", ["changed", "vanished"])
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, change: str) -> None:
     path = write_corpus(tmp_path, make_rows(2))
@@ -227,6 +232,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, change
     assert caught.value.reason == change
 
 
+@pytest.mark.protocol(5)
 def test_two_that_scan_one_split_at_once_both_succeed_alike(tmp_path: Path) -> None:
     write_corpus(tmp_path, [*make_rows(300), {"text": None}])
     plan = make_plan(tmp_path, corpus__id="id")

@@ -189,6 +189,7 @@ def test_a_job_runs_from_the_form_to_the_table(house: House, finished: Finished)
     assert f"published {ROWS} rows" in outcome
 
 
+@pytest.mark.protocol(9, 11)
 def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(
     house: House, finished: Finished
 ) -> None:
@@ -232,6 +233,7 @@ def test_a_done_job_opens_no_wave_and_says_so(house: House, finished: Finished) 
     assert what_readers_see(house, finished.plan) == before
 
 
+@pytest.mark.protocol(21)
 def test_clearing_any_task_gives_the_same_bytes(house: House, finished: Finished) -> None:
     before = what_readers_see(house, finished.plan)
     (wave,) = house.waves(finished.plan)
@@ -285,6 +287,7 @@ def test_a_wrong_conf_fails_at_once_and_its_last_line_says_why(
     assert "plan_job failed" in house.said("batch_inference", run_id, "check_outcome")[-1]
 
 
+@pytest.mark.protocol(15, 21, 22)
 def test_a_dead_shard_reddens_the_job_and_clearing_run_waves_resumes_it(house: House) -> None:
     """The next generation runs only what has no results; here a shard file that was damaged."""
     job = JOB | {"name": "mended", "local": {"model": "stub", "engine": "stub"}}
@@ -332,6 +335,7 @@ def test_a_backfill_publishes_each_day_and_wakes_the_consumer_once_for_each(
         assert sum(line in text for text in told) == 1
 
 
+@pytest.mark.protocol(18)
 def test_a_day_run_again_is_replaced_in_one_commit_and_its_past_is_kept(house: House) -> None:
     old = current_publication(house.store, "daily-reviews", DAYS[0])
     write_corpus(house.folder / "daily", make_rows(25), f"dt={DAYS[0]}/part-0.jsonl")

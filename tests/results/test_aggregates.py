@@ -83,6 +83,7 @@ def test_a_file_with_other_types_is_found(tmp_path: Path, aggregates: Aggregates
     assert aggregates.add(write(tmp_path, GOOD, kind=other), planned)["schema_differs"] == 1
 
 
+@pytest.mark.protocol(17)
 def test_keys_that_repeat_across_files_are_found_and_a_duplicates_id_is_not(
     tmp_path: Path, aggregates: Aggregates
 ) -> None:

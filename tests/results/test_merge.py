@@ -61,6 +61,7 @@ def test_every_document_gets_the_answer_to_its_text(tmp_path: Path) -> None:
         assert (row["duplicate_of"] is None) == (int(given["id"][1:]) < 10)
 
 
+@pytest.mark.protocol(6)
 def test_the_law_is_counted_for_each_shard_and_the_job(tmp_path: Path) -> None:
     store, plan = answered(tmp_path, lambda r: error(r) if text_of(r) == "text 3" else result(r))
     report = merge_shards(store, plan)
@@ -74,6 +75,7 @@ def test_the_law_is_counted_for_each_shard_and_the_job(tmp_path: Path) -> None:
     assert all(not shard.law.differences() for shard in report.shards)
 
 
+@pytest.mark.protocol(17)
 def test_duplicates_of_a_dead_letter_are_not_published(tmp_path: Path) -> None:
     store, plan = answered(tmp_path, lambda r: error(r) if text_of(r) == "text 3" else result(r))
     merge_shards(store, plan)
@@ -129,6 +131,7 @@ def test_a_shard_of_dead_letters_alone_has_no_file(tmp_path: Path) -> None:
     assert merged_rows(store, plan) == []
 
 
+@pytest.mark.protocol(18)
 def test_merging_again_writes_the_same_bytes(tmp_path: Path) -> None:
     store, plan = answered(tmp_path)
     merge_shards(store, plan)
@@ -170,18 +173,21 @@ def refuse(store: Store, plan: Plan, *says: str) -> None:
     assert not store.exists(plan.layout.merge_report)
 
 
+@pytest.mark.protocol(6)
 def test_a_missing_line_is_refused(tmp_path: Path) -> None:
     store, plan = answered(tmp_path)
     shard = edit_results(store, plan, lambda lines: lines[1:])
     refuse(store, plan, f"shard {shard}: 1 requests without a line in results")
 
 
+@pytest.mark.protocol(6)
 def test_a_doubled_line_is_refused(tmp_path: Path) -> None:
     store, plan = answered(tmp_path)
     shard = edit_results(store, plan, lambda lines: [*lines, lines[0]])
     refuse(store, plan, f"shard {shard}: 1 doubled lines in results")
 
 
+@pytest.mark.protocol(6)
 def test_a_line_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
     store, plan = answered(tmp_path)
     foreign = lines_of([msgspec.structs.replace(error_line(), custom_id="f" * 32)])
@@ -195,6 +201,7 @@ def error_line() -> Any:
     return Result("x", "x", error=ErrorBody("engine_error", ""))
 
 
+@pytest.mark.protocol(6)
 def test_lines_of_another_shard_are_refused_both_ways(tmp_path: Path) -> None:
     store, plan = answered(tmp_path)
     one, two = (entry.shard for entry in read_shards(store, plan)[:2])
@@ -209,6 +216,7 @@ def test_results_that_are_gone_are_refused(tmp_path: Path) -> None:
     refuse(store, plan, f"shard {shard}: ", "is gone")
 
 
+@pytest.mark.protocol(6)
 @pytest.mark.parametrize("original", [True, False], ids=["an original", "a duplicate"])
 def test_a_line_removed_from_the_ledger_is_refused(tmp_path: Path, original: bool) -> None:
     store, plan = answered(tmp_path)
@@ -222,6 +230,7 @@ def test_a_line_removed_from_the_ledger_is_refused(tmp_path: Path, original: boo
     refuse(store, plan, f"shard {shard}: ", f"{len(kept)} documents in the ledger, {len(kept) + 1}")
 
 
+@pytest.mark.protocol(6)
 def test_a_lost_file_of_rejected_rows_is_refused(tmp_path: Path) -> None:
     store, plan = answered(tmp_path)
     store.delete(plan.layout.rejected(0))
@@ -234,6 +243,7 @@ def test_a_short_file_of_rejected_rows_is_refused(tmp_path: Path) -> None:
     refuse(store, plan, "rejected/00000.jsonl: holds 0 rejected rows, 1 were written")
 
 
+@pytest.mark.protocol(6)
 def test_rows_read_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     store, plan = answered(tmp_path)
     path = plan.layout.scan_report(0)

@@ -20,6 +20,7 @@ ROWS: list[Any] = [{"id": f"d{i}", "text": f"text {i % 7}"} for i in range(12)]
 LATER = NOW + timedelta(hours=1)
 
 
+@pytest.mark.protocol(22)
 def test_a_clean_job_says_what_it_published_and_that_there_is_nothing_to_do(
     tmp_path: Path,
 ) -> None:
@@ -33,6 +34,7 @@ def test_a_clean_job_says_what_it_published_and_that_there_is_nothing_to_do(
     )
 
 
+@pytest.mark.protocol(22)
 def test_dead_letters_and_rejected_rows_are_told_by_reason_with_the_place_to_look(
     tmp_path: Path,
 ) -> None:
@@ -45,6 +47,7 @@ def test_dead_letters_and_rejected_rows_are_told_by_reason_with_the_place_to_loo
     assert f"jobs/{plan.job_id}/dead_letters/; runbook: Dead letters" in line
 
 
+@pytest.mark.protocol(22)
 def test_a_job_that_is_merged_and_not_published_is_red(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, ROWS)
     with pytest.raises(JobNotReady, match="not merged"):
@@ -68,6 +71,7 @@ def test_a_job_that_was_replaced_is_red_and_says_by_whom(tmp_path: Path) -> None
     assert check_outcome(store, later).publication.job_id == later.job_id
 
 
+@pytest.mark.protocol(22)
 def test_rows_that_somebody_deleted_from_the_table_are_found(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, ROWS)
     answer_all(store, plan)

@@ -61,6 +61,7 @@ def jobs_seen(store: Store) -> dict[str, int]:
     return dict(table_of(store).to_pandas()["job_id"].value_counts())
 
 
+@pytest.mark.protocol(18)
 def test_a_published_job_is_current_with_its_law_and_links(tmp_path: Path) -> None:
     store, plan = job(tmp_path)
     published_now = publish_results(store, plan)
@@ -74,6 +75,7 @@ def test_a_published_job_is_current_with_its_law_and_links(tmp_path: Path) -> No
     assert jobs_seen(store) == {plan.job_id: 9}
 
 
+@pytest.mark.protocol(18)
 def test_nothing_is_seen_before_publish(tmp_path: Path) -> None:
     store, _ = job(tmp_path)
     assert current_publication(store, "test-job", None) is None
@@ -82,6 +84,7 @@ def test_nothing_is_seen_before_publish(tmp_path: Path) -> None:
         published_files(store, "test-job")
 
 
+@pytest.mark.protocol(18)
 def test_publishing_again_says_already_and_commits_nothing(tmp_path: Path) -> None:
     store, plan = job(tmp_path)
     first = publish_results(store, plan)
@@ -92,6 +95,7 @@ def test_publishing_again_says_already_and_commits_nothing(tmp_path: Path) -> No
     assert table_of(store).version() == 1
 
 
+@pytest.mark.protocol(18)
 def test_a_later_job_replaces_the_partition_and_time_travel_still_reads_the_first(
     tmp_path: Path,
 ) -> None:
@@ -108,6 +112,7 @@ def test_a_later_job_replaces_the_partition_and_time_travel_still_reads_the_firs
     assert [p.job_id for p in history(store, "test-job")] == [second.job_id, first.job_id]
 
 
+@pytest.mark.protocol(18)
 def test_a_replaced_job_says_superseded_and_comes_back_only_by_force(tmp_path: Path) -> None:
     store, first = job(tmp_path)
     publish_results(store, first)
@@ -123,6 +128,7 @@ def test_a_replaced_job_says_superseded_and_comes_back_only_by_force(tmp_path: P
         publish_results(store, second)
 
 
+@pytest.mark.protocol(18)
 def test_a_job_planned_before_the_current_one_is_refused(tmp_path: Path) -> None:
     store, early = job(tmp_path)
     _, late = job(tmp_path, store=store, rerun=1, now=LATER)
@@ -132,6 +138,7 @@ def test_a_job_planned_before_the_current_one_is_refused(tmp_path: Path) -> None
     assert publish_results(store, early, force=True).n == 1
 
 
+@pytest.mark.protocol(18)
 def test_partitions_do_not_touch_each_other(tmp_path: Path) -> None:
     store, one = job(tmp_path, partition="2026-11-28")
     _, two = job(tmp_path, store=store, partition="2026-11-29", now=LATER)
@@ -162,6 +169,7 @@ def test_an_empty_job_can_be_the_first(tmp_path: Path) -> None:
     assert len(pl.read_delta(table_of(store))) == 0
 
 
+@pytest.mark.protocol(18)
 def test_a_restore_makes_the_older_job_current_again(tmp_path: Path) -> None:
     store, first = job(tmp_path)
     publish_results(store, first)
@@ -182,6 +190,7 @@ def test_a_restore_makes_the_older_job_current_again(tmp_path: Path) -> None:
         publish_results(store, second)
 
 
+@pytest.mark.protocol(18)
 def test_an_added_column_extends_the_table_and_old_rows_have_null(tmp_path: Path) -> None:
     store, one = job(tmp_path, partition="2026-11-28")
     publish_results(store, one)
@@ -239,6 +248,7 @@ def test_a_merged_file_that_is_gone_is_found_before_the_commit(tmp_path: Path) -
     assert current_publication(store, "test-job", None) is None
 
 
+@pytest.mark.protocol(18)
 def test_a_job_that_was_not_validated_is_not_published(tmp_path: Path) -> None:
     store, plan = job(tmp_path)
     store.delete(plan.layout.validation)
@@ -264,6 +274,7 @@ def test_no_such_version_is_told(tmp_path: Path) -> None:
         published_files(store, "test-job", version=99)
 
 
+@pytest.mark.protocol(18, 23)
 def test_a_torn_commit_is_no_commit_and_the_retry_publishes(tmp_path: Path) -> None:
     """A publisher that died while it wrote the log leaves a file that is no version."""
     store, plan = job(tmp_path)
@@ -277,6 +288,7 @@ def test_a_torn_commit_is_no_commit_and_the_retry_publishes(tmp_path: Path) -> N
     assert jobs_seen(store) == {plan.job_id: 9}
 
 
+@pytest.mark.protocol(18)
 def test_every_reader_sees_only_current_rows_after_a_publish_again(tmp_path: Path) -> None:
     store, first = job(tmp_path)
     publish_results(store, first)

@@ -122,6 +122,7 @@ def rows_by_job(store: Store, table: str = "test-job") -> dict[str, int]:
     return dict(opened.to_pandas()["job_id"].value_counts())
 
 
+@pytest.mark.protocol(18)
 def test_one_job_published_four_times_at_once_is_committed_once(tmp_path: Path, root: str) -> None:
     store = open_store(root)
     plan = merged(tmp_path, store, 0)
@@ -131,6 +132,7 @@ def test_one_job_published_four_times_at_once_is_committed_once(tmp_path: Path, 
     assert len(history(store, "test-job")) == 1
 
 
+@pytest.mark.protocol(18)
 def test_two_jobs_racing_for_one_partition_end_with_the_later_plan(
     tmp_path: Path, root: str
 ) -> None:
@@ -145,6 +147,7 @@ def test_two_jobs_racing_for_one_partition_end_with_the_later_plan(
     assert verify_job(store, late).holds
 
 
+@pytest.mark.protocol(18)
 def test_forced_publishers_each_commit_whole_and_the_last_stays(tmp_path: Path, root: str) -> None:
     store = open_store(root)
     plans = [merged(tmp_path, store, n, minutes=n) for n in range(3)]
@@ -155,6 +158,7 @@ def test_forced_publishers_each_commit_whole_and_the_last_stays(tmp_path: Path, 
     assert {p.job_id for p in history(store, "test-job")} == {plan.job_id for plan in plans}
 
 
+@pytest.mark.protocol(18)
 def test_partitions_published_at_once_are_all_there(tmp_path: Path, root: str) -> None:
     store = open_store(root)
     plans = [merged(tmp_path, store, n, f"2026-11-0{n + 1}") for n in range(4)]
@@ -199,6 +203,7 @@ def losing_reply(upstream: str, victim: str) -> Iterator[tuple[str, list[str]]]:
             lost += proxy.stdout.read().splitlines()
 
 
+@pytest.mark.protocol(8, 18)
 @pytest.mark.parametrize(
     "victim", ["part-000000.parquet", "merge.json", "_delta_log/00000000000000000001.json"]
 )

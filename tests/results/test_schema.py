@@ -177,6 +177,7 @@ def rows(**columns: Any) -> list[dict[str, Any]]:
     return [{"id": f"d{i}", "text": f"text {i}", **columns} for i in range(3)]
 
 
+@pytest.mark.protocol(18)
 def test_a_changed_type_is_refused_before_a_model_runs(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, rows(queue="a"), corpus__carry=["queue"])
     answer_all(store, plan)
@@ -187,6 +188,7 @@ def test_a_changed_type_is_refused_before_a_model_runs(tmp_path: Path) -> None:
         small_job(tmp_path, rows(queue=True), store=store, corpus__carry=["queue"])
 
 
+@pytest.mark.protocol(18)
 def test_added_columns_and_empty_ones_are_accepted(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, rows(score=1), corpus__carry=["score"])
     answer_all(store, plan)

@@ -65,6 +65,7 @@ def test_a_job_whose_shards_are_done_is_settled_as_it_is(tmp_path: Path) -> None
     assert settle_shards(store, plan, generation=2) == settlement == read_settlement(store, plan)
 
 
+@pytest.mark.protocol(15)
 def test_a_dead_shard_keeps_what_its_segments_hold_and_says_why_the_rest_is_missing(
     tmp_path: Path,
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_dead_shard_keeps_what_its_segments_hold_and_says_why_the_rest_is_miss
     assert settlement.dead_letters == {"shard_dead": len(requests) - 2}
 
 
+@pytest.mark.protocol(15)
 def test_the_cause_is_that_of_the_last_attempt(tmp_path: Path) -> None:
     store, plan = half_done(tmp_path)
     first = shards_of(store, plan)[0]
@@ -102,6 +104,7 @@ def test_an_error_that_a_segment_holds_keeps_its_own_reason(tmp_path: Path) -> N
     assert settlement.dead_letters["too_long"] == 1
 
 
+@pytest.mark.protocol(15, 16)
 def test_max_dead_counts_duplicates_and_over_it_nothing_changes(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, ROWS, limits={"max_rejected": 0, "max_dead": 0.2})
     first, *rest = shards_of(store, plan)
@@ -121,6 +124,7 @@ def test_max_dead_counts_duplicates_and_over_it_nothing_changes(tmp_path: Path) 
     assert snapshot(store.folder) == before
 
 
+@pytest.mark.protocol(15)
 def test_after_a_refusal_the_shard_can_still_be_done(tmp_path: Path) -> None:
     store, plan = half_done(tmp_path, limits={"max_rejected": 0, "max_dead": 0})
     first = shards_of(store, plan)[0]
@@ -132,6 +136,7 @@ def test_after_a_refusal_the_shard_can_still_be_done(tmp_path: Path) -> None:
     assert settle_shards(store, plan, generation=2).dead_documents == 0
 
 
+@pytest.mark.protocol(16)
 def test_dead_letters_of_shards_that_are_done_count_in_max_dead(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, ROWS, limits={"max_rejected": 0, "max_dead": 0.9})
     for shard in shards_of(store, plan):
@@ -140,6 +145,7 @@ def test_dead_letters_of_shards_that_are_done_count_in_max_dead(tmp_path: Path) 
         settle_shards(store, plan, generation=1)
 
 
+@pytest.mark.protocol(15)
 def test_shards_without_an_attempt_stop_the_job_and_nothing_changes(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, ROWS)
     first, second, *_ = shards = shards_of(store, plan)
@@ -155,6 +161,7 @@ def test_shards_without_an_attempt_stop_the_job_and_nothing_changes(tmp_path: Pa
     assert snapshot(store.folder) == before
 
 
+@pytest.mark.protocol(15, 16)
 def test_a_partial_job_seals_what_never_ran_and_does_not_count_it_as_dead(tmp_path: Path) -> None:
     limits = {"max_rejected": 0, "max_dead": 0, "partial": True}
     store, plan = small_job(tmp_path, ROWS, limits=limits)
@@ -170,6 +177,7 @@ def test_a_partial_job_seals_what_never_ran_and_does_not_count_it_as_dead(tmp_pa
     assert set(report.dead_letters) == {"not_run"}
 
 
+@pytest.mark.protocol(20)
 def test_a_cancelled_generation_is_not_settled(tmp_path: Path) -> None:
     store, plan = half_done(tmp_path)
     store.put_once(plan.layout.cancel(3), b"")
@@ -214,6 +222,7 @@ def test_settling_in_memory_gives_the_same_results_as_on_disk(tmp_path: Path) ->
 # races, by hand and for real
 
 
+@pytest.mark.protocol(15)
 def test_a_seal_that_loses_to_a_late_worker_reads_the_workers_results(tmp_path: Path) -> None:
     store = ScriptedStore(tmp_path / "root")
     _, plan = half_done(tmp_path, store=store)
@@ -232,6 +241,7 @@ def test_a_seal_that_loses_to_a_late_worker_reads_the_workers_results(tmp_path: 
     assert settlement.dead_letters == {}
 
 
+@pytest.mark.protocol(15)
 def test_a_late_worker_loses_to_a_seal_and_the_sealed_lines_stand(tmp_path: Path) -> None:
     store, plan = half_done(tmp_path)
     first = shards_of(store, plan)[0]
@@ -243,6 +253,7 @@ def test_a_late_worker_loses_to_a_seal_and_the_sealed_lines_stand(tmp_path: Path
     assert store.read(plan.layout.results(first)) == sealed
 
 
+@pytest.mark.protocol(15)
 def test_two_settles_racing_a_late_worker_agree_with_the_results(tmp_path: Path) -> None:
     for round_ in range(5):
         store, plan = half_done(tmp_path / str(round_))
@@ -270,6 +281,7 @@ def test_two_settles_racing_a_late_worker_agree_with_the_results(tmp_path: Path)
         merge_shards(store, plan)
 
 
+@pytest.mark.protocol(8, 15)
 @pytest.mark.parametrize("after", [False, True], ids=["put fails", "reply lost"])
 def test_settle_and_merge_that_stop_at_any_write_converge_when_run_again(
     tmp_path: Path, after: bool

@@ -106,18 +106,21 @@ def test_a_cut_answer_is_refused_where_the_job_refuses_such(tmp_path: Path) -> N
     refuse(store, plan, "finish_reason")
 
 
+@pytest.mark.protocol(17)
 def test_a_row_lost_from_a_file_is_refused(tmp_path: Path) -> None:
     store, plan = merged(tmp_path)
     name = edit(store, plan, lambda rows: rows[1:])
     refuse(store, plan, "a file holds as many rows as merge counted; rows_differ = 1", name)
 
 
+@pytest.mark.protocol(17)
 def test_one_row_twice_is_refused(tmp_path: Path) -> None:
     store, plan = merged(tmp_path)
     edit(store, plan, lambda rows: [rows[0], *rows[:-1]])
     refuse(store, plan, "no row of the corpus is published twice; repeated_places = 1")
 
 
+@pytest.mark.protocol(17)
 def test_a_document_id_twice_in_two_files_is_refused(tmp_path: Path) -> None:
     store, plan = merged(tmp_path)
     edit(store, plan, lambda rows: [rows[0] | {"document_id": "same"}, *rows[1:]], 0)

@@ -44,6 +44,7 @@ def differences(store: Store, plan: Plan) -> str:
     return "\n".join(found.differences)
 
 
+@pytest.mark.protocol(6)
 def test_a_good_job_holds_and_its_rows_are_counted(job: tuple[Store, Plan]) -> None:
     store, plan = job
     found = verify_job(store, plan)

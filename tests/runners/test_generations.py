@@ -1,6 +1,8 @@
 import threading
 from pathlib import Path
 
+import pytest
+
 from shardline.runners.generations import (
     cancel_generation,
     current_generation,
@@ -25,12 +27,14 @@ def test_the_first_start_opens_generation_one(tmp_path: Path) -> None:
     assert read_generation(store, JOB, 1).run_id == "run-a"
 
 
+@pytest.mark.protocol(21)
 def test_a_start_joins_the_current_one_while_its_run_lives(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     open_generation(store, JOB, "run-a", living())
     assert open_generation(store, JOB, "run-b", living("run-a")) == 1
 
 
+@pytest.mark.protocol(21)
 def test_a_start_after_the_run_ended_opens_the_next(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     open_generation(store, JOB, "run-a", living())
@@ -42,6 +46,7 @@ def test_the_same_run_asking_again_gets_its_own(tmp_path: Path) -> None:
     assert [open_generation(store, JOB, "run-a", living()) for _ in range(3)] == [1, 1, 1]
 
 
+@pytest.mark.protocol(20, 21)
 def test_a_cancelled_generation_is_not_joined(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     open_generation(store, JOB, "run-a", living())
@@ -53,6 +58,7 @@ def test_a_cancelled_generation_is_not_joined(tmp_path: Path) -> None:
     assert not is_cancelled(store, JOB, 2)
 
 
+@pytest.mark.protocol(21)
 def test_numbers_are_compared_as_numbers(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for n in range(12):
@@ -60,6 +66,7 @@ def test_numbers_are_compared_as_numbers(tmp_path: Path) -> None:
     assert current_generation(store, JOB) == 12
 
 
+@pytest.mark.protocol(21)
 def test_starts_at_the_same_moment_agree_on_one(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     runs = [f"run-{n}" for n in range(8)]

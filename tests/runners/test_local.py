@@ -34,6 +34,7 @@ def test_lines_are_passed_on_and_the_exit_code_comes_back(tmp_path: Path) -> Non
     assert any("5 results committed" in line for line in lines)
 
 
+@pytest.mark.protocol(12)
 def test_drain_asks_the_worker_to_stop_and_waits_for_its_commit(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=ENGINE)
     worker = start(prepared)
@@ -76,6 +77,7 @@ def test_a_killed_worker_is_a_negative_exit_code(tmp_path: Path) -> None:
     assert worker.wait(kill) == -signal.SIGKILL
 
 
+@pytest.mark.protocol(13)
 def test_the_worker_is_in_a_session_of_its_own(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS[:1], local=ENGINE)
     worker = start(prepared)

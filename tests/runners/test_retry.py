@@ -23,6 +23,7 @@ def test_done_is_done_whatever_came_before() -> None:
     assert decide([*barren(CRASH, 2), *fruitful(0)]).verdict is Verdict.DONE
 
 
+@pytest.mark.protocol(11, 12)
 def test_a_permanent_outcome_kills_the_shard_at_once() -> None:
     decision = decide([Outcome(ExitCode.WRONG_INPUT, False, "no such shard")])
     assert decision.verdict is Verdict.DEAD
@@ -33,6 +34,7 @@ def test_a_cancelled_worker_is_not_retried() -> None:
     assert decide(barren(ExitCode.CANCELLED)).verdict is Verdict.CANCELLED
 
 
+@pytest.mark.protocol(11)
 @pytest.mark.parametrize("code", [CRASH, 1, 137, ExitCode.ENGINE_FAILED])
 def test_three_attempts_without_progress_kill_the_shard(code: int) -> None:
     assert decide(barren(code, 2)).verdict is Verdict.RETRY
@@ -42,17 +44,20 @@ def test_three_attempts_without_progress_kill_the_shard(code: int) -> None:
     assert "3 attempts without progress" in dead.reason
 
 
+@pytest.mark.protocol(11)
 def test_attempts_without_progress_count_even_when_others_lie_between() -> None:
     outcomes = [*barren(CRASH, 2), *fruitful(CRASH, 5), *barren(CRASH)]
     assert decide(outcomes).verdict is Verdict.DEAD
 
 
+@pytest.mark.protocol(11)
 @pytest.mark.parametrize("code", [CRASH, 1, ExitCode.ENGINE_FAILED])
 def test_an_attempt_with_progress_is_free(code: int) -> None:
     decision = decide(fruitful(code, 20))
     assert (decision.verdict, decision.is_charged, decision.delay_s) == (Verdict.RETRY, False, 0)
 
 
+@pytest.mark.protocol(11)
 @pytest.mark.parametrize("code", [ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE, None])
 def test_interruptions_are_free_with_growing_delays_under_a_high_ceiling(code: int | None) -> None:
     delays = [decide(barren(code, n)).delay_s for n in range(1, 10)]
@@ -74,16 +79,19 @@ def test_the_reason_says_how_it_ended() -> None:
     assert "crashed with exit code 3" in decide(barren(3)).reason
 
 
+@pytest.mark.protocol(11)
 def test_a_committed_segment_is_progress() -> None:
     outcomes = read_outcomes([record("a", exit_code=CRASH), record("b", exit_code=CRASH)], {"b"})
     assert [o.made_progress for o in outcomes] == [False, True]
 
 
+@pytest.mark.protocol(11)
 def test_a_conviction_is_progress() -> None:
     ended = record("a", exit_code=70, end=AttemptEnd.ENGINE_FAILED, convictions=[1, 2, 3])
     assert read_outcomes([ended], ())[0].made_progress
 
 
+@pytest.mark.protocol(11)
 def test_a_smaller_group_in_flight_is_progress_and_an_equal_one_is_not() -> None:
     group = list(range(16))
     attempts = [

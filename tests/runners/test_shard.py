@@ -39,6 +39,7 @@ def test_a_shard_with_results_starts_no_worker(tmp_path: Path) -> None:
     assert len(prepared.attempts()) == 1
 
 
+@pytest.mark.protocol(10, 11)
 def test_a_document_that_kills_workers_is_isolated_and_the_shard_gets_done(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, [*ROWS, "poison [stub:kill]"])
     outcomes = run_until_settled(prepared)
@@ -47,6 +48,7 @@ def test_a_document_that_kills_workers_is_isolated_and_the_shard_gets_done(tmp_p
     assert prepared.reasons() == {40: "engine_killer"}
 
 
+@pytest.mark.protocol(9)
 def test_a_killed_worker_s_record_says_by_which_signal(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, [*ROWS, "poison [stub:kill]"])
     outcome = run(prepared)
@@ -54,6 +56,7 @@ def test_a_killed_worker_s_record_says_by_which_signal(tmp_path: Path) -> None:
     assert (outcome.record.end, outcome.record.exit_code) == (None, -signal.SIGKILL)
 
 
+@pytest.mark.protocol(11)
 def test_three_attempts_that_bring_nothing_kill_the_shard(tmp_path: Path) -> None:
     engine = {"model": "stub", "engine": "stub", "engine_args": {"start_fails": True}}
     outcomes = run_until_settled(prepare(tmp_path, ROWS, local=engine))
@@ -61,6 +64,7 @@ def test_three_attempts_that_bring_nothing_kill_the_shard(tmp_path: Path) -> Non
     assert outcomes[-1].decision.verdict is Verdict.DEAD
 
 
+@pytest.mark.protocol(11, 21)
 def test_a_new_generation_starts_with_a_clean_slate(tmp_path: Path) -> None:
     engine = {"model": "stub", "engine": "stub", "engine_args": {"start_fails": True}}
     prepared = prepare(tmp_path, ROWS, local=engine)
@@ -68,6 +72,7 @@ def test_a_new_generation_starts_with_a_clean_slate(tmp_path: Path) -> None:
     assert run(prepared, generation=2).decision.verdict is Verdict.RETRY
 
 
+@pytest.mark.protocol(4)
 def test_a_worker_that_wrote_no_record_gets_one(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS)
     env = {**QUICK, "SHARDLINE_DRAIN_S": "no number"}

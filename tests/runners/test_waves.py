@@ -35,6 +35,7 @@ def test_every_shard_is_in_exactly_one_wave(shards: int) -> None:
     assert [n for w in plan_waves(shards) for n in w.numbers] == list(range(shards))
 
 
+@pytest.mark.protocol(14)
 @pytest.mark.parametrize("shards", SIZES)
 def test_the_first_wave_is_small_and_no_wave_is_larger_than_airflow_can_map(shards: int) -> None:
     sizes = [len(w.numbers) for w in plan_waves(shards)]
@@ -42,6 +43,7 @@ def test_the_first_wave_is_small_and_no_wave_is_larger_than_airflow_can_map(shar
     assert sizes[:1] == [min(shards, FIRST_WAVE)][: min(shards, 1)]
 
 
+@pytest.mark.protocol(21)
 def test_waves_are_numbered_from_zero_and_named_by_number_and_generation() -> None:
     waves = plan_waves(3_000)
     assert [w.n for w in waves] == [0, 1, 2, 3]
@@ -55,6 +57,7 @@ def test_a_wave_whose_shards_are_all_done_is_not_opened() -> None:
     assert unfinished_waves(waves, set(range(2_008))) == []
 
 
+@pytest.mark.protocol(14)
 def test_the_first_wave_runs_alone() -> None:
     waves = plan_waves(5_000)
     unopened = [(w, WaveState.UNOPENED) for w in waves]
@@ -102,23 +105,27 @@ def test_nothing_brakes_a_healthy_job() -> None:
     assert brake(max_dead=1, dead_documents=1_000) is None
 
 
+@pytest.mark.protocol(14)
 def test_too_many_dead_documents_brake() -> None:
     assert brake(dead_documents=11) == (
         "11 of 1000 rows are dead, more than limits.max_dead = 0.01 allows"
     )
 
 
+@pytest.mark.protocol(14, 20)
 def test_a_cancelled_job_brakes_before_everything_else() -> None:
     found = find_brake(is_cancelled=True, dead_documents=99, rows_read=100, max_dead=0, ends=ends())
     assert found is not None
     assert found.is_cancel
 
 
+@pytest.mark.protocol(14)
 def test_eight_shards_in_a_row_that_die_of_one_class_brake() -> None:
     assert "engine_failed" in str(brake(ends=ends(None, *[DeathClass.CLUSTER] * 8)))
     assert brake(ends=ends(*[DeathClass.CLUSTER] * 7)) is None
 
 
+@pytest.mark.protocol(14)
 @pytest.mark.parametrize("other", [None, DeathClass.JOB])
 @pytest.mark.parametrize("at", range(8))
 def test_a_shard_that_ended_otherwise_breaks_the_row(at: int, other: DeathClass | None) -> None:

@@ -113,6 +113,7 @@ def test_a_whole_job_wins_over_the_job_file_and_starts_at_the_jobs_folder(folder
     assert job.parameters == {"max_tokens": 5}
 
 
+@pytest.mark.protocol(24)
 @pytest.mark.parametrize("argument", ["trust_remote_code", "download_dir", "hf_overrides"])
 def test_a_whole_job_may_not_set_engine_arguments_off_the_list(folder: Path, argument: str) -> None:
     with pytest.raises(NotAllowed, match=f"local.engine_args.{argument}: not allowed"):

@@ -82,6 +82,7 @@ def test_an_error_that_is_not_ours_is_retried_as_the_task_says() -> None:
     assert TypedRetryPolicy().evaluate(OSError("disk"), 1, 10).action is RetryAction.DEFAULT
 
 
+@pytest.mark.protocol(11, 21)
 def test_clearing_a_dead_shard_gives_it_fresh_attempts(tmp_path: Path) -> None:
     store, plan, tries = make_store(tmp_path), make_plan(tmp_path), Tries()
     limit = SHARD_RETRIES["retries"]
@@ -96,6 +97,7 @@ def test_clearing_a_dead_shard_gives_it_fresh_attempts(tmp_path: Path) -> None:
     assert decide_since(store, plan, dead, 1, before=3).verdict is Verdict.RETRY
 
 
+@pytest.mark.protocol(21)
 def test_clearing_a_sealed_shard_says_that_only_a_replay_helps(tmp_path: Path) -> None:
     store, plan = make_store(tmp_path), make_plan(tmp_path)
     assert "nothing was run" in say_done_before(store, plan, SHARD)

@@ -47,11 +47,13 @@ def test_a_start_is_read_back_from_its_name() -> None:
     assert parse_start("cli-4711") is None
 
 
+@pytest.mark.protocol(21)
 def test_a_retry_stays_in_its_generation(tmp_path: Path, known: Any) -> None:
     store = make_store(tmp_path)
     assert [join(store, tmp_path, FIRST) for _ in range(3)] == [1, 1, 1]
 
 
+@pytest.mark.protocol(21)
 def test_clearing_after_all_waves_ended_opens_the_next(tmp_path: Path, known: Any) -> None:
     store = make_store(tmp_path)
     join(store, tmp_path, FIRST)
@@ -60,6 +62,7 @@ def test_clearing_after_all_waves_ended_opens_the_next(tmp_path: Path, known: An
     assert join(store, tmp_path, CLEARED) == 2
 
 
+@pytest.mark.protocol(21)
 def test_clearing_while_a_wave_lives_joins_it(tmp_path: Path, known: Any) -> None:
     store = make_store(tmp_path)
     join(store, tmp_path, FIRST)
@@ -67,6 +70,7 @@ def test_clearing_while_a_wave_lives_joins_it(tmp_path: Path, known: Any) -> Non
     assert join(store, tmp_path, CLEARED) == 1
 
 
+@pytest.mark.protocol(21)
 def test_a_second_run_of_the_job_joins_the_first_while_it_lives(tmp_path: Path, known: Any) -> None:
     store = make_store(tmp_path)
     join(store, tmp_path, FIRST)
@@ -76,6 +80,7 @@ def test_a_second_run_of_the_job_joins_the_first_while_it_lives(tmp_path: Path, 
     assert join(store, tmp_path, OTHER) == 2
 
 
+@pytest.mark.protocol(20, 21)
 def test_a_cancelled_generation_is_not_joined(tmp_path: Path, known: Any) -> None:
     store = make_store(tmp_path)
     job_id = make_plan(tmp_path).job_id

@@ -113,6 +113,7 @@ def test_every_wave_is_opened_once_and_ends_with_all_results(tmp_path: Path) -> 
     assert len(done_numbers(job.store, job.plan, job.shards)) == FIRST_WAVE + 3
 
 
+@pytest.mark.protocol(21)
 def test_a_wave_whose_shards_are_done_is_not_opened_again(tmp_path: Path) -> None:
     job = Job(tmp_path, FIRST_WAVE + 3)
     job.run(job.done)
@@ -128,6 +129,7 @@ def test_how_far_the_job_is_is_told(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "3 of 3 shards done, 3 of 3 rows" in caplog.text
 
 
+@pytest.mark.protocol(14)
 def test_a_first_wave_with_too_many_dead_keeps_the_second_back(tmp_path: Path) -> None:
     job = Job(tmp_path, FIRST_WAVE + 3, max_dead=0.1)
     with pytest.raises(LimitExceeded, match=r"2 of 11 rows are dead, more than limits\.max_dead"):
@@ -146,11 +148,13 @@ def test_dead_letters_of_done_shards_count_too(tmp_path: Path) -> None:
     assert len(job.opened) == 2
 
 
+@pytest.mark.protocol(15)
 def test_a_few_dead_shards_of_the_last_wave_are_left_to_settle(tmp_path: Path) -> None:
     job = Job(tmp_path, FIRST_WAVE + 3, max_dead=0)
     assert job.run(lambda n: job.dead(n) if n == FIRST_WAVE + 1 else job.done(n))
 
 
+@pytest.mark.protocol(14)
 def test_eight_shards_in_a_row_that_die_keep_the_rest_back(tmp_path: Path) -> None:
     job = Job(tmp_path, FIRST_WAVE + 3, max_dead=1)
     with pytest.raises(LimitExceeded, match="8 shards in a row died"):
@@ -158,6 +162,7 @@ def test_eight_shards_in_a_row_that_die_keep_the_rest_back(tmp_path: Path) -> No
     assert job.opened == ["-w0-g1"]
 
 
+@pytest.mark.protocol(14, 20)
 def test_a_cancelled_generation_opens_no_further_wave(tmp_path: Path) -> None:
     job = Job(tmp_path, FIRST_WAVE + 3)
 

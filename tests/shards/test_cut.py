@@ -117,6 +117,7 @@ def test_shards_are_sorted_by_length_over_the_whole_job(tmp_path: Path) -> None:
     assert all(a.max_length <= b.min_length for a, b in pairwise(entries))
 
 
+@pytest.mark.protocol(3)
 def test_a_sidecar_describes_the_file_beside_it(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, ROWS)
     for entry in read_shards(store, plan):
@@ -152,6 +153,7 @@ def test_carried_columns_keep_their_types_even_one_named_like_ours(tmp_path: Pat
     assert (by_id["a"]["flag"], by_id["b"]["flag"]) == (True, None)
 
 
+@pytest.mark.protocol(3)
 def test_two_runs_of_one_job_write_the_same_bytes(tmp_path: Path) -> None:
     write_corpus(tmp_path, ROWS)
     job = make_job(tmp_path, corpus__id="id", shards__max_requests=4)
@@ -160,6 +162,7 @@ def test_two_runs_of_one_job_write_the_same_bytes(tmp_path: Path) -> None:
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
 
 
+@pytest.mark.protocol(3, 8)
 @pytest.mark.parametrize("after", [False, True], ids=["put fails", "reply lost"])
 def test_a_cut_that_stops_at_any_put_converges_when_run_again(tmp_path: Path, after: bool) -> None:
     store, plan = small_job(tmp_path, ROWS[:12])

@@ -28,6 +28,7 @@ def rewrite_entries(store: Store, plan: Plan, change: dict[str, int]) -> None:
     unwrite(store, plan.layout.manifest, plan.layout.shard_table)
 
 
+@pytest.mark.protocol(3, 6)
 def test_the_totals_are_those_of_the_shards_and_the_scan(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, [*ROWS, "no json", "{"])
     manifest, entries = read_manifest(store, plan), read_shards(store, plan)
@@ -55,6 +56,7 @@ def test_a_bucket_set_that_is_not_cut_is_named(tmp_path: Path) -> None:
         write_manifest(store, plan)
 
 
+@pytest.mark.protocol(6)
 def test_a_document_lost_between_scan_and_cut_stops_the_job_before_a_model_runs(
     tmp_path: Path,
 ) -> None:
@@ -65,6 +67,7 @@ def test_a_document_lost_between_scan_and_cut_stops_the_job_before_a_model_runs(
         write_manifest(store, plan)
 
 
+@pytest.mark.protocol(3)
 def test_a_list_of_shards_that_was_changed_is_refused(tmp_path: Path) -> None:
     store, plan = small_job(tmp_path, ROWS)
     store.write(plan.layout.shard_table, store.read(plan.layout.shard_table) + b"x")

@@ -69,6 +69,7 @@ def test_what_the_store_holds_is_what_is_said(store: CountingStore) -> None:
     assert [w.shard for w in status.running] == [entries[1].shard]
 
 
+@pytest.mark.protocol(23)
 def test_a_second_poll_reads_only_what_has_changed(store: CountingStore) -> None:
     entries = put_shards(store, 3)
     still, moving = speak(store, entries[0].shard, 4), speak(store, entries[1].shard, 1)
@@ -91,6 +92,7 @@ def test_a_poll_sees_a_shard_become_done(store: CountingStore) -> None:
     assert reader.read(NOW).is_done
 
 
+@pytest.mark.protocol(23)
 def test_last_words_of_done_shards_are_fetched_a_few_at_a_time(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

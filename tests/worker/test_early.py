@@ -11,6 +11,7 @@ def dead(code: str) -> Result:
     return Result("1", "a", error=ErrorBody(code, "the message"))
 
 
+@pytest.mark.protocol(12)
 def test_first_rows_that_all_end_for_a_reason_in_the_job_stop_it_and_say_which() -> None:
     early = EarlyEnds(3)
     early.add(dead("bad_schema"))
@@ -20,6 +21,7 @@ def test_first_rows_that_all_end_for_a_reason_in_the_job_stop_it_and_say_which()
         early.add(dead("bad_schema"))
 
 
+@pytest.mark.protocol(12)
 @pytest.mark.parametrize("other", [GOOD, dead("bad_parameter"), dead("too_long")])
 def test_one_row_that_ends_otherwise_lets_the_job_go_on(other: Result) -> None:
     early = EarlyEnds(3)
@@ -30,6 +32,7 @@ def test_one_row_that_ends_otherwise_lets_the_job_go_on(other: Result) -> None:
         early.add(dead("bad_schema"))
 
 
+@pytest.mark.protocol(12)
 def test_reasons_of_the_documents_never_stop_a_job() -> None:
     early = EarlyEnds(2)
     for _ in range(10):

@@ -1,3 +1,5 @@
+import pytest
+
 from shardline.reasons import AttemptEnd
 from shardline.rows import Attempt
 from shardline.worker.isolation import Down, History, Isolation, Stage, read_history
@@ -28,6 +30,7 @@ def run(isolation: Isolation, poison: dict[int, Down], window: int = 64) -> tupl
     return restarts, final | set(isolation.held)
 
 
+@pytest.mark.protocol(10)
 def test_one_poison_row_costs_three_restarts_and_is_the_only_one_convicted() -> None:
     isolation = Isolation(ROWS, History())
     assert run(isolation, {37: Down.DIED}) == (3, {37})
@@ -45,12 +48,14 @@ def test_two_poison_rows_are_both_found_in_one_attempt() -> None:
     assert isolation.next_batch() is None
 
 
+@pytest.mark.protocol(10)
 def test_a_third_new_conviction_means_that_the_machine_may_be_sick() -> None:
     isolation = Isolation(ROWS, History())
     run(isolation, {5: Down.DIED, 70: Down.DIED, 71: Down.DIED, 72: Down.DIED})
     assert len(isolation.held) == 3
 
 
+@pytest.mark.protocol(10)
 def test_nobody_is_convicted_before_a_known_good_request_has_passed() -> None:
     isolation = Isolation((1,), History(alone=frozenset({1})))
     batch = isolation.next_batch()
@@ -61,6 +66,7 @@ def test_nobody_is_convicted_before_a_known_good_request_has_passed() -> None:
     assert not isolation.held
 
 
+@pytest.mark.protocol(10)
 def test_a_conviction_that_an_earlier_attempt_recorded_is_final_and_not_counted_again() -> None:
     isolation = Isolation(ROWS, History(convicted=frozenset({3, 4, 5, 6})))
     _, found = run(isolation, dict.fromkeys((3, 4, 5, 6), Down.DIED))
@@ -84,6 +90,7 @@ def test_rows_not_in_the_engine_when_it_died_are_not_suspected() -> None:
     assert after.rows == ROWS[2:]
 
 
+@pytest.mark.protocol(10)
 def test_rows_in_flight_at_one_vanished_attempt_run_last_in_the_window() -> None:
     history = read_history([vanished([(0, 9)])], {4})
     batch = Isolation([r for r in range(20) if r != 4], history).next_batch()
@@ -92,6 +99,7 @@ def test_rows_in_flight_at_one_vanished_attempt_run_last_in_the_window() -> None
     assert batch.rows == (*range(10, 20), 0, 1, 2, 3, 5, 6, 7, 8, 9)
 
 
+@pytest.mark.protocol(10)
 def test_rows_in_flight_at_two_vanished_attempts_run_in_groups_after_all_others() -> None:
     history = read_history([vanished([(0, 39)]), vanished([(20, 59)])], set())
     isolation = Isolation(range(60), history)
@@ -103,6 +111,7 @@ def test_rows_in_flight_at_two_vanished_attempts_run_in_groups_after_all_others(
     assert stages == [(Stage.OPEN, 40), (Stage.GROUP, 16), (Stage.GROUP, 4)]
 
 
+@pytest.mark.protocol(10)
 def test_the_group_in_flight_at_a_vanished_attempt_runs_row_by_row() -> None:
     attempts = [vanished([(0, 31)]), vanished([(0, 31)]), vanished(suspects=[[0, 1], [2, 3]])]
     history = read_history(attempts, {0, 1})
@@ -118,6 +127,7 @@ def test_a_row_that_was_alone_in_flight_at_a_vanished_attempt_is_accused_without
     assert isolation.held == {2: Down.DIED}
 
 
+@pytest.mark.protocol(9)
 def test_an_attempt_that_ended_had_nothing_in_flight() -> None:
     ended = vanished([(0, 9)], end=AttemptEnd.DRAINED)
     assert read_history([ended], set()) == History()

@@ -30,6 +30,7 @@ def assert_whole(prepared: Prepared) -> None:
     assert len(committed) == len(set(committed))
 
 
+@pytest.mark.protocol(7, 9)
 def test_kill_nine_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.01))
     worker = prepared.start()
@@ -42,6 +43,7 @@ def test_kill_nine_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> No
     assert prepared.attempts()[1].resumed_rows > 0
 
 
+@pytest.mark.protocol(12)
 def test_sigterm_lets_running_rows_finish_and_exits_75(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.02))
     worker = prepared.start()
@@ -75,6 +77,7 @@ def test_a_drain_ends_by_its_budget_whatever_the_engine_does(tmp_path: Path) -> 
     assert worker.wait() == 75
 
 
+@pytest.mark.protocol(11, 12)
 def test_a_drain_into_a_store_that_is_gone_exits_69_by_its_budget(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.02))
     worker = prepared.start(env={"SHARDLINE_STORE_PATIENCE_S": "600", "SHARDLINE_DRAIN_S": "1"})
@@ -86,6 +89,7 @@ def test_a_drain_into_a_store_that_is_gone_exits_69_by_its_budget(tmp_path: Path
     assert worker.wait() == 69
 
 
+@pytest.mark.protocol(13)
 def test_the_worker_drains_when_its_parent_is_killed(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.02))
     script = tmp_path / "parent.py"
@@ -108,6 +112,7 @@ def test_the_worker_drains_when_its_parent_is_killed(tmp_path: Path) -> None:
     assert prepared.attempts()[0].end is AttemptEnd.DRAINED
 
 
+@pytest.mark.protocol(8)
 def test_two_workers_on_one_shard_make_one_result(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.005))
     workers = [prepared.start() for _ in range(3)]
@@ -121,6 +126,7 @@ def test_two_workers_on_one_shard_make_one_result(tmp_path: Path) -> None:
     assert [line.custom_id for line in prepared.results()] == prepared.ids
 
 
+@pytest.mark.protocol(8)
 def test_two_workers_race_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_server() as env:
         for key, value in env.items():
@@ -136,6 +142,7 @@ def test_two_workers_race_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert [line.custom_id for line in prepared.results()] == prepared.ids
 
 
+@pytest.mark.protocol(10)
 @pytest.mark.parametrize("marker", ["die", "hang", "kill"])
 def test_a_poison_document_is_the_only_one_convicted(tmp_path: Path, marker: str) -> None:
     texts = [*ROWS[:60], f"poison [stub:{marker}]"]
@@ -147,6 +154,7 @@ def test_a_poison_document_is_the_only_one_convicted(tmp_path: Path, marker: str
     assert prepared.reasons() == {60: reason}
 
 
+@pytest.mark.protocol(10)
 def test_a_sick_machine_convicts_nobody(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, [*ROWS[:20], "x [stub:sick]"], local=engine(latency_s=0.002))
     assert prepared.run() == 70

@@ -29,6 +29,7 @@ def ids_of(prepared: Prepared) -> list[str]:
     return [line.custom_id for line in prepared.results()]
 
 
+@pytest.mark.protocol(7)
 def test_every_request_has_one_line_in_the_order_of_the_shard(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS)
     assert attempt(prepared, tmp_path) is ExitCode.DONE
@@ -36,6 +37,7 @@ def test_every_request_has_one_line_in_the_order_of_the_shard(tmp_path: Path) ->
     assert prepared.reasons() == {}
 
 
+@pytest.mark.protocol(4, 9)
 def test_an_attempt_records_what_it_did(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS)
     attempt(prepared, tmp_path, pod_uid="uid-1", node="node-1")
@@ -56,6 +58,7 @@ def test_progress_counts_committed_rows_and_ends_with_all(tmp_path: Path) -> Non
     assert progress.rows_dead == 1
 
 
+@pytest.mark.protocol(7)
 def test_a_shard_that_is_done_is_not_run_again(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS)
     attempt(prepared, tmp_path)
@@ -63,6 +66,7 @@ def test_a_shard_that_is_done_is_not_run_again(tmp_path: Path) -> None:
     assert len(prepared.attempts()) == 1
 
 
+@pytest.mark.protocol(7)
 def test_resume_skips_rows_already_committed(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=SLOW_ENGINE)
     assert attempt(prepared, tmp_path, stop_when=half_done) is ExitCode.DRAINED
@@ -81,12 +85,14 @@ def test_longer_rows_are_fed_first(tmp_path: Path) -> None:
     assert prepared.committed() == [prepared.ids[1], prepared.ids[2], prepared.ids[0]]
 
 
+@pytest.mark.protocol(23)
 def test_segments_are_cut_by_rows(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=SLOW_ENGINE)
     attempt(prepared, tmp_path, segment_s=60, segment_rows=16)
     assert prepared.attempts()[0].counts.segments > 1
 
 
+@pytest.mark.protocol(3, 12)
 def test_a_shard_whose_bytes_changed_is_wrong_input(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS)
     path = prepared.plan.layout.shard(SHARD)
@@ -95,12 +101,14 @@ def test_a_shard_whose_bytes_changed_is_wrong_input(tmp_path: Path) -> None:
     assert "sidecar" in prepared.attempts()[0].message
 
 
+@pytest.mark.protocol(12)
 def test_a_shard_that_does_not_exist_is_wrong_input(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS)
     prepared.store.delete(prepared.plan.layout.sidecar(SHARD))
     assert attempt(prepared, tmp_path) is ExitCode.WRONG_INPUT
 
 
+@pytest.mark.protocol(12)
 def test_engine_args_that_are_wrong_are_wrong_input(tmp_path: Path) -> None:
     engine = {"model": "stub", "engine": "stub", "engine_args": {"latency": 1}}
     prepared = prepare(tmp_path, ROWS, local=engine)
@@ -108,6 +116,7 @@ def test_engine_args_that_are_wrong_are_wrong_input(tmp_path: Path) -> None:
     assert "engine_args: " in prepared.attempts()[0].message
 
 
+@pytest.mark.protocol(12)
 def test_an_engine_that_will_not_start_is_its_own_exit(tmp_path: Path) -> None:
     engine = {"model": "stub", "engine": "stub", "engine_args": {"start_fails": True}}
     prepared = prepare(tmp_path, ROWS, local=engine)
@@ -152,6 +161,7 @@ def test_what_one_document_does_wrong_is_its_own_dead_letter(
     assert ids_of(prepared) == prepared.ids
 
 
+@pytest.mark.protocol(10)
 def test_one_poison_document_costs_three_restarts(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, [*ROWS, "x [stub:die]"])
     attempt(prepared, tmp_path)
@@ -161,6 +171,7 @@ def test_one_poison_document_costs_three_restarts(tmp_path: Path) -> None:
     assert record.suspects[-1] == [40]
 
 
+@pytest.mark.protocol(10)
 def test_three_poison_documents_make_the_machine_suspect_until_another_repeats_them(
     tmp_path: Path,
 ) -> None:
@@ -173,6 +184,7 @@ def test_three_poison_documents_make_the_machine_suspect_until_another_repeats_t
     assert prepared.attempts()[1].convictions == []
 
 
+@pytest.mark.protocol(10)
 def test_many_poison_documents_are_found_three_an_attempt(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, [*ROWS, *(f"x{n} [stub:die]" for n in range(7))])
     codes = [attempt(prepared, tmp_path) for _ in range(4)]
@@ -180,6 +192,7 @@ def test_many_poison_documents_are_found_three_an_attempt(tmp_path: Path) -> Non
     assert set(prepared.reasons()) == set(range(40, 47))
 
 
+@pytest.mark.protocol(12)
 @pytest.mark.parametrize("reason", ["bad_parameter", "bad_schema"])
 def test_first_rows_that_all_die_of_the_job_are_wrong_input_and_not_committed(
     tmp_path: Path, reason: str
@@ -197,6 +210,7 @@ def test_a_small_shard_whose_rows_all_die_of_the_job_is_wrong_input_too(tmp_path
     assert "temperature" in prepared.attempts()[0].message
 
 
+@pytest.mark.protocol(12)
 def test_rows_that_all_die_of_themselves_are_a_done_shard(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, [f"{text} [stub:error=too_long]" for text in ROWS])
     assert attempt(prepared, tmp_path, early_rows=20) is ExitCode.DONE
@@ -206,6 +220,7 @@ def test_rows_that_all_die_of_themselves_are_a_done_shard(tmp_path: Path) -> Non
 # being told to stop
 
 
+@pytest.mark.protocol(20)
 def test_a_cancelled_job_starts_no_engine(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS)
     prepared.store.put_once(prepared.plan.layout.cancel(3), b"x")
@@ -214,12 +229,14 @@ def test_a_cancelled_job_starts_no_engine(tmp_path: Path) -> None:
     assert prepared.committed() == []
 
 
+@pytest.mark.protocol(20, 21)
 def test_a_cancel_of_another_generation_is_nobodys_business(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS)
     prepared.store.put_once(prepared.plan.layout.cancel(3), b"x")
     assert attempt(prepared, tmp_path, generation=4) is ExitCode.DONE
 
 
+@pytest.mark.protocol(20)
 def test_a_running_worker_sees_the_cancel_at_its_next_segment(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=SLOW_ENGINE)
 
@@ -235,6 +252,7 @@ def test_a_running_worker_sees_the_cancel_at_its_next_segment(tmp_path: Path) ->
 # the store fails
 
 
+@pytest.mark.protocol(11)
 def test_an_outage_pauses_the_feed_and_nothing_is_lost(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=SLOW_ENGINE)
 
@@ -247,6 +265,7 @@ def test_an_outage_pauses_the_feed_and_nothing_is_lost(tmp_path: Path) -> None:
     assert sorted(prepared.committed()) == sorted(prepared.ids)
 
 
+@pytest.mark.protocol(11, 12)
 def test_an_outage_longer_than_our_patience_has_its_own_exit(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=SLOW_ENGINE)
 
@@ -267,6 +286,7 @@ def test_a_slow_store_costs_time_and_no_row(tmp_path: Path) -> None:
     assert sorted(prepared.committed()) == sorted(prepared.ids)
 
 
+@pytest.mark.protocol(8)
 @pytest.mark.parametrize("number", range(0, 12, 1))
 def test_a_lost_reply_to_any_write_doubles_nothing(tmp_path: Path, number: int) -> None:
     prepared = prepare(tmp_path, ROWS)
@@ -298,6 +318,7 @@ moments = st.sampled_from(["before", "after"])
 crashes = st.lists(st.tuples(st.integers(0, 25), moments), min_size=1, max_size=2)
 
 
+@pytest.mark.protocol(7, 8)
 @pytest.mark.slow
 @given(crashes=crashes)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -320,6 +341,7 @@ def test_wherever_attempts_crash_the_results_are_those_of_a_calm_run(
     assert len(committed) == len(set(committed))
 
 
+@pytest.mark.protocol(9)
 def test_rows_are_in_the_record_before_they_are_in_a_segment(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=SLOW_ENGINE)
     store = FaultyStore(prepared.store.uri, die_at(12, "after"))
@@ -331,6 +353,7 @@ def test_rows_are_in_the_record_before_they_are_in_a_segment(tmp_path: Path) -> 
     assert record.end is None
 
 
+@pytest.mark.protocol(10)
 def test_the_row_that_was_alone_in_a_vanished_worker_is_convicted(tmp_path: Path) -> None:
     """A worker that is killed leaves a record without an end; here the records are written by hand."""
     prepared = prepare(tmp_path, ROWS)
