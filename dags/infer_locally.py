@@ -2,8 +2,8 @@
 ### One wave: some shards of a job, one task each, on this machine
 
 Opened by `run_waves`; there is no need to trigger it by hand. Every `infer_shard` runs the worker
-in a subprocess and shows the worker's log. The pool `local` decides how many run at once: one, since
-two engines on one machine share its cores.
+in a subprocess and shows the worker's log. The pool `local` decides how many run at once: an
+engine on a CPU computes on one core and takes some 4 GB.
 
 **Resume.** Clear a failed `infer_shard`: it goes on from its last committed segment, with fresh
 attempts. Clearing one that is done does nothing.

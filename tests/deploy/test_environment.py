@@ -6,6 +6,7 @@ import pytest
 
 from deploy.embedded.environment import Folders, environment
 from deploy.embedded.home import Home, Secrets
+from deploy.embedded.stack import local_pools
 
 SECRETS = Secrets("fernet", "jwt", "api", "password")
 EMBEDDED = "postgresql://embedded"
@@ -38,3 +39,11 @@ def test_components_reach_each_other_past_a_proxy():
 def test_changes_win():
     changed = env({}, {"AIRFLOW__CORE__PARALLELISM": "2"})
     assert changed["AIRFLOW__CORE__PARALLELISM"] == "2"
+
+
+def test_as_many_shards_run_at_once_as_cores_and_memory_allow():
+    gigabyte = 1 << 30
+    assert local_pools(cores=2, memory_bytes=24 * gigabyte) == {"local": 2}
+    assert local_pools(cores=8, memory_bytes=16 * gigabyte) == {"local": 2}
+    assert local_pools(cores=64, memory_bytes=512 * gigabyte) == {"local": 4}
+    assert local_pools(cores=1, memory_bytes=2 * gigabyte) == {"local": 1}

@@ -33,9 +33,20 @@ COMPONENTS = {
 }
 WATCHED = ("scheduler", "dag_processor", "triggerer")
 ENDED = ("success", "failed")
-POOLS: Mapping[str, int] = {"local": 1}  # one vLLM engine at a time on a machine without GPU
+ENGINE_BYTES = 6 << 30  # one vLLM engine with a small model on a CPU peaks at 4 GB; room beside it
+MAX_ENGINES = 4
 
 Say = Callable[[str], None]
+
+
+def local_pools(cores: int, memory_bytes: int) -> dict[str, int]:
+    """How many shards run at once here: an engine computes on one core, and has its memory."""
+    return {"local": max(1, min(cores, memory_bytes // ENGINE_BYTES, MAX_ENGINES))}
+
+
+POOLS: Mapping[str, int] = local_pools(
+    os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+)
 
 
 class Stack:
