@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from shardline.errors import Superseded
+from shardline.errors import LawBroken, Superseded
 from shardline.layout import published
 from shardline.plan import Plan
 from shardline.results import publish as publishing
@@ -115,6 +115,19 @@ def test_a_vacuum_takes_what_was_replaced_and_nothing_that_is_current(tmp_path: 
     assert taken
     assert all(first.job_id in path for path in taken)
     assert check_outcome(store, second).publication.rows == 9
+    assert verify_job(store, second).holds
+
+
+def test_files_that_a_vacuum_took_before_their_publish_are_merged_again(tmp_path: Path) -> None:
+    store, first = merged(tmp_path, None)
+    publish_results(store, first)
+    _, second = merged(tmp_path, store, rerun=1, hours=1)
+    report = merge_shards(store, second)
+    table_of(store).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    with pytest.raises(LawBroken, match="is gone"):
+        publish_results(store, second)
+    assert merge_shards(store, second) == report
+    assert publish_results(store, second).rows == 9
     assert verify_job(store, second).holds
 
 

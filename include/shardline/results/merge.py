@@ -89,8 +89,10 @@ def merge_shards(store: Store, plan: Plan) -> MergeReport:
         LawBroken: naming each shard or file and its difference; nothing is published then.
         ValidationFailed: an answer that is no JSON where the job asks for it.
     """
-    if (done := store.read_or_none(plan.layout.merge_report)) is not None:
-        return msgspec.json.decode(done, type=MergeReport)
+    if (found := store.read_or_none(plan.layout.merge_report)) is not None:
+        done = msgspec.json.decode(found, type=MergeReport)
+        if all(_is_there(store, plan, shard) for shard in done.shards):
+            return done
     if not store.exists(plan.layout.settlement):
         raise JobNotReady(f"job {plan.job_id}: it is not settled yet")
     merged = [
@@ -110,8 +112,10 @@ def merge_shard(store: Store, plan: Plan, entry: ShardEntry, number: int) -> Sha
         LawBroken: naming the shard and every difference.
     """
     report = plan.layout.merged(entry.shard)
-    if (done := store.read_or_none(report)) is not None:
-        return msgspec.json.decode(done, type=ShardMerge)
+    if (found := store.read_or_none(report)) is not None:
+        done = msgspec.json.decode(found, type=ShardMerge)
+        if _is_there(store, plan, done):
+            return done
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
         merged = _merge(store, plan, entry, number, Path(scratch))
     store.put_same(report, msgspec.json.encode(merged))
@@ -133,6 +137,13 @@ def model_label(plan: Plan) -> str:
         return model
     name = model.rstrip("/").rsplit("/", 1)[-1] if "://" in model or model[0] == "/" else model
     return f"{name}@{plan.model_commit[:_COMMIT_DIGITS]}"
+
+
+def _is_there(store: Store, plan: Plan, merged: ShardMerge) -> bool:
+    """Whether its file is still there: a vacuum of the table takes what no commit names yet."""
+    if merged.file is None:
+        return True
+    return store.exists(f"{published(plan.job_file.table)}/{merged.file.path}")
 
 
 def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Path) -> ShardMerge:
