@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,13 +16,16 @@ from shardline.errors import StoreUnavailable
 from shardline.plan import Plan
 from shardline.reasons import AttemptEnd, ExitCode
 from shardline.rows import Attempt
+from shardline.runners.local import LocalWorker
 from shardline.runners.retry import Outcome, Verdict, decide
-from shardline.runners.shard import read_history
+from shardline.runners.shard import infer_shard, read_history
 from shardline.store import Store
+from shardline.worker.isolation import History
+from shardline.worker.isolation import read_history as blame
 from shardline.worker.stop import Stop
 from tests.protocol.walks import MortalStore, run_attempt, watch_engine
 from tests.worker.in_process import ProcessDied
-from tests.worker.prepared import SHARD, Prepared, prepare
+from tests.worker.prepared import QUICK, SHARD, Prepared, prepare
 
 pytestmark = [pytest.mark.timeout(300)]
 
@@ -338,3 +342,34 @@ def test_a_store_that_stays_down_ends_the_attempt_with_69_and_it_costs_the_shard
     code = run_attempt(store, prepared.plan, SHARD, tmp_path, store_patience_s=0.1)
     assert code is ExitCode.STORE_UNREACHABLE
     assert not decide(outcomes_of([int(code)])).is_charged
+
+
+@pytest.mark.protocol(11)
+def test_a_worker_told_to_stop_as_soon_as_it_starts_costs_its_shard_nothing(tmp_path: Path) -> None:
+    """A real one: Python is still importing, and no handler is there."""
+    prepared = prepare(tmp_path, ["a", "b"])
+    outcome = infer_shard(
+        prepared.store, prepared.plan, SHARD, on_start=LocalWorker.drain, env=QUICK
+    )
+    assert outcome.exit_code in (-signal.SIGTERM, ExitCode.DRAINED)
+    assert outcome.decision.verdict is Verdict.RETRY
+    assert not outcome.decision.is_charged
+    assert infer_shard(prepared.store, prepared.plan, SHARD, env=QUICK).is_done
+
+
+@pytest.mark.protocol(9, 11)
+def test_an_attempt_that_lost_its_store_is_closed_by_its_runner_and_blames_no_row(
+    tmp_path: Path,
+) -> None:
+    prepared = prepare(tmp_path, ["a", "b"])
+    segments = tmp_path / "root" / prepared.plan.layout.segments(SHARD)
+    segments.parent.mkdir(parents=True)
+    segments.write_text("a file where the folder should be: every put fails")
+    env = {**QUICK, "SHARDLINE_STORE_PATIENCE_S": "0.1"}
+    try:
+        infer_shard(prepared.store, prepared.plan, SHARD, env=env)
+    finally:
+        segments.unlink()
+    (record,) = prepared.attempts()
+    assert (record.exit_code, record.end) == (69, AttemptEnd.STORE_UNREACHABLE)
+    assert blame([record], ()) == History()

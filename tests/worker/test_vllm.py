@@ -105,6 +105,7 @@ def test_every_kind_of_request_gets_its_result_or_its_reason(tmp_path: Path, mod
     assert record.metrics.peak_rss_mb
 
 
+@pytest.mark.protocol(10)
 @pytest.mark.parametrize("mode", ["segv", "hang"])
 def test_a_poison_document_is_the_only_dead_letter(
     tmp_path: Path, model: Path, plugin: dict[str, str], mode: str
@@ -139,6 +140,7 @@ def assert_gone(processes: list[psutil.Process], within_s: float = 30) -> None:
         assert time.monotonic() < deadline, left
 
 
+@pytest.mark.protocol(10)
 def test_an_engine_killed_from_outside_is_replaced_and_convicts_nobody(
     tmp_path: Path, model: Path
 ) -> None:
@@ -152,6 +154,7 @@ def test_an_engine_killed_from_outside_is_replaced_and_convicts_nobody(
     assert prepared.attempts()[0].counts.engine_restarts == 1
 
 
+@pytest.mark.protocol(13)
 def test_a_signal_to_the_whole_group_drains_and_reaches_no_engine(
     tmp_path: Path, model: Path
 ) -> None:
@@ -167,6 +170,7 @@ def test_a_signal_to_the_whole_group_drains_and_reaches_no_engine(
     assert_gone(engines)
 
 
+@pytest.mark.protocol(13)
 def test_engines_do_not_survive_a_worker_that_is_killed(tmp_path: Path, model: Path) -> None:
     prepared = long_shard(tmp_path, model)
     worker = prepared.start(env=ENV)
