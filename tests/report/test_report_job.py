@@ -14,6 +14,7 @@ from shardline.corpus.plan_job import plan_job
 from shardline.corpus.scan import scan_corpus
 from shardline.plan import Plan
 from shardline.report.report_job import report_job
+from shardline.report.samples import document_text
 from shardline.results.merge import merge_shards
 from shardline.results.settle import settle_shards
 from shardline.runners.shard import infer_shard
@@ -155,3 +156,16 @@ def test_a_schema_s_answers_are_shown_as_json(tmp_path: Path) -> None:
     report = report_job(store, plan, NOW)
     assert report.agreement is None
     assert all(set(json.loads(s.output)) == {"stars"} for s in report.samples)
+
+
+def test_a_sample_shows_the_document_and_not_what_all_messages_share(tmp_path: Path) -> None:
+    job = make_job(
+        tmp_path,
+        messages=[
+            {"role": "system", "content": "Examples."},
+            {"role": "user", "content": "Review: good\nReview: {{ a }}/{{ b }}\nSentiment:"},
+        ],
+    )
+    assert document_text(job, "Review: good\nReview: one/two\nSentiment:") == "one/two"
+    bare = make_job(tmp_path)
+    assert document_text(bare, "as it is") == "as it is"

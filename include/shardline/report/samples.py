@@ -110,13 +110,21 @@ def _sample(job: JobFile, pair: _Pair, document: dict[str, Any]) -> Sample:
         document_id=document["document_id"],
         source=document["source"],
         row=document["row"],
-        text=str(pair.request.body["messages"][-1]["content"]),
+        text=document_text(job, str(pair.request.body["messages"][-1]["content"])),
         output=answer_text(job, body),
         finish_reason=body["choices"][0].get("finish_reason"),
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
         label=None if label is None else label_text(label),
     )
+
+
+def document_text(job: JobFile, content: str) -> str:
+    """The part of the last message that is the document's: without what all documents share."""
+    pieces = job.messages[-1].template.pieces
+    before = pieces[0] if pieces and isinstance(pieces[0], str) else ""
+    after = pieces[-1] if len(pieces) > 1 and isinstance(pieces[-1], str) else ""
+    return content.removeprefix(before).removesuffix(after) if len(pieces) > 1 else content
 
 
 def label_text(label: object) -> str:
