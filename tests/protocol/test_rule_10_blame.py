@@ -344,6 +344,7 @@ def test_a_store_that_stays_down_ends_the_attempt_with_69_and_it_costs_the_shard
     assert not decide(outcomes_of([int(code)])).is_charged
 
 
+@pytest.mark.slow
 @pytest.mark.protocol(11)
 def test_a_worker_told_to_stop_as_soon_as_it_starts_costs_its_shard_nothing(tmp_path: Path) -> None:
     """A real one: Python is still importing, and no handler is there."""

@@ -71,9 +71,11 @@ class MortalStore(Store):
             self.die()
         self._check(path)
         self._on(number, name, path)
-        done = work()
-        if is_last:
-            self.die()
+        try:
+            done = work()
+        finally:
+            if is_last:
+                self.die()
         self._check(path)
         return done
 
