@@ -123,7 +123,7 @@ def test_too_many_rejected_rows_stop_the_job_and_say_where_they_are(tmp_path: Pa
 
 def test_a_corpus_without_a_document_is_an_error_of_its_own(tmp_path: Path) -> None:
     write_corpus(tmp_path, [{"text": None}])
-    with pytest.raises(CorpusError, match=r"none of 1 rows is a document \(no_text 1\)"):
+    with pytest.raises(CorpusError, match=r"none of 1 rows is a document \(no_text 1; the first"):
         prepare(tmp_path)
     write_corpus(tmp_path, [])
     with pytest.raises(CorpusError, match="none of 0 rows is a document"):
@@ -146,3 +146,11 @@ def test_checking_again_gives_the_same_report(tmp_path: Path) -> None:
     assert check_ids(found.store, found.plan) == found.report
     found.store.delete(found.layout.id_report)
     assert check_ids(found.store, found.plan) == found.report
+
+
+def test_a_column_that_no_row_has_is_wrong_input_that_names_the_field(tmp_path: Path) -> None:
+    write_corpus(tmp_path, make_rows(3))
+    with pytest.raises(
+        CorpusError, match=r"part-0.jsonl row 1 \(no_id\).*corpus.id names 'ticket'"
+    ):
+        prepare(tmp_path, corpus__id="ticket", limits__max_rejected=0.01)

@@ -197,6 +197,12 @@ def check_limits(store: Store, plan: Plan, report: IdReport) -> None:
     """Refuse a corpus with too many rejected rows, or without a document."""
     allowed = plan.job_file.limits.max_rejected
     reasons = ", ".join(f"{reason} {n}" for reason, n in report.rejected_by_reason.items())
+    if not report.documents:
+        raise CorpusError(
+            f"job {plan.job_id}: none of {report.rows_read} rows is a document"
+            + (f" ({reasons}; the first: {_first_rejected(store, plan)})" if reasons else "")
+            + _missing_columns(plan, report)
+        )
     if report.rejected > allowed * report.rows_read:
         share = report.rejected / report.rows_read
         raise LimitExceeded(
@@ -205,11 +211,18 @@ def check_limits(store: Store, plan: Plan, report: IdReport) -> None:
             f" the first: {_first_rejected(store, plan)};"
             f" all: {store.uri_of(plan.layout.rejected(0).rpartition('/')[0])}/"
         )
-    if not report.documents:
-        raise CorpusError(
-            f"job {plan.job_id}: none of {report.rows_read} rows is a document"
-            + (f" ({reasons})" if reasons else "")
-        )
+
+
+def _missing_columns(plan: Plan, report: IdReport) -> str:
+    """Which fields of the job file to look at when every row lacks what they name."""
+    job, found = plan.job_file, report.rejected_by_reason
+    hints = []
+    if RejectedReason.NO_ID in found:
+        hints.append(f"corpus.id names {job.corpus.id!r}")
+    if RejectedReason.NO_TEXT in found:
+        names = ", ".join(repr(column.name) for column in job.text_columns)
+        hints.append(f"the messages name {names}")
+    return f"; does the corpus have these columns: {'; '.join(hints)}?" if hints else ""
 
 
 def _first_rejected(store: Store, plan: Plan) -> str:
