@@ -94,7 +94,7 @@ def run_fields() -> dict[str, Param]:
             None,
             type=["null", "integer"],
             minimum=0,
-            maximum=1_000_000,
+            maximum=2**31 - 1,
             title="Rerun",
             description="A number higher than the job file's: everything runs again, as another job.",
             section="Again",

@@ -155,3 +155,7 @@ def test_the_form_refuses_values_out_of_bounds(folder: Path, field: str, value: 
     param: Param = form(folder)[field]
     with pytest.raises(ParamValidationError):
         param.resolve(value)
+
+
+def test_a_rerun_may_be_a_time_in_seconds_as_the_demo_sends_it(folder: Path) -> None:
+    assert job_of(filled(folder, job_file="reviews.yaml", rerun=1_796_000_000), folder).rerun
