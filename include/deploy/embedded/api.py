@@ -1,6 +1,7 @@
 """A small client of Airflow's REST API: what the demo and the tests ask of a running stack."""
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -63,14 +64,16 @@ class AirflowApi:
             if error.status != httpx.codes.CONFLICT:
                 raise
 
-    def has_dag(self, dag_id: str) -> bool:
+    def has_dag(self, dag_id: str, since: datetime) -> bool:
+        """Whether the dag was parsed after a moment: before, it may be that of older files."""
         try:
-            self.request("GET", f"dags/{_quoted(dag_id)}")
+            dag = self.request("GET", f"dags/{_quoted(dag_id)}")
         except ApiError as error:
             if error.status == httpx.codes.NOT_FOUND:
                 return False
             raise
-        return True
+        parsed = dag["last_parsed_time"]
+        return parsed is not None and datetime.fromisoformat(parsed) >= since
 
     def import_errors(self) -> dict[str, str]:
         """Return file -> stack trace of the dag files that could not be imported."""

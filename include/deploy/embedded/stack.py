@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -145,15 +146,21 @@ class Stack:
         )
 
     def wait_for_dags(self, dag_ids: Iterable[str], timeout_s: float = DAGS_TIMEOUT_S) -> None:
-        """Wait until the dags are parsed: a healthy Airflow does not know them yet.
+        """Wait until this dag-processor has parsed the dags.
+
+        A healthy Airflow does not know them yet, or knows them as they were before an update.
 
         Raises:
             StackError: one is still unknown; the message has the import errors.
         """
         api = self.api()
+        started = datetime.fromtimestamp(
+            (self.home.pids / "dag-processor.json").stat().st_mtime, UTC
+        )
         try:
             for dag_id in dag_ids:
-                self._wait(f"the dag {dag_id}", partial(api.has_dag, dag_id), timeout_s)
+                parsed = partial(api.has_dag, dag_id, started)
+                self._wait(f"the dag {dag_id}", parsed, timeout_s)
         except TimeoutError as error:
             errors = "\n".join(f"{f}:\n{trace}" for f, trace in api.import_errors().items())
             log = self._components["dag-processor"].log
