@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from shardline.reasons import DeadLetterReason
@@ -57,7 +57,9 @@ class Driver:
         early: EarlyEnds,
         stop: Stop,
         clock: Clock,
+        on_up: Callable[[], Awaitable[None]],
     ) -> None:
+        self._on_up = on_up
         self._make_engine, self._model, self._refuse_truncated = (
             make_engine,
             model,
@@ -118,6 +120,7 @@ class Driver:
             starting.result()
             self._clock.switch("useful")
             log.info("shard %s: engine is up", self._shard.name)
+            await self._on_up()
             return True
         starting.cancel()
         if not self._stop.draining.is_set():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -188,6 +189,7 @@ class _Run:
             early=EarlyEnds(min(self._settings.early_rows, len(shard)) if is_new else 0),
             stop=self._stop,
             clock=self._clock,
+            on_up=partial(self._reporter.say, "running"),
         )
         await self._with_commits(self._driver)
         if self._stop.is_cancelled:
