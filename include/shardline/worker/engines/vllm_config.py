@@ -55,6 +55,9 @@ def default_env(*, is_cpu: bool, is_folder: bool) -> dict[str, str]:
         env["HF_HUB_OFFLINE"] = "1"
     if is_cpu:
         env["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
+        # the model then runs in the engine's own process instead of a third one: 16 s of start-up
+        # and 0.8 GB less. vLLM parts them to set the threads of OpenMP, which stand here already.
+        env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         # vLLM would bind its threads to the first cores: two engines on one machine would then
         # share a core while the others idle
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
