@@ -46,11 +46,14 @@ class Demo:
         return DeltaTable(self.root / "published" / "review-sentiment__sample")
 
     def lines(self, pattern: str) -> list[dict[str, Any]]:
-        files = sorted(self.job.glob(pattern))
-        return [json.loads(line) for file in files for line in file.open("rb")]
+        return [line for file in sorted(self.job.glob(pattern)) for line in read_lines(file)]
 
     def make(self, *arguments: str) -> str:
         return make(self.environment, *arguments)
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_bytes().split(b"\n") if line]
 
 
 def make(environment: dict[str, str], *arguments: str) -> str:
@@ -80,7 +83,7 @@ def demo() -> Iterator[Demo]:
 
 
 def test_every_row_of_the_corpus_is_accounted_for(demo: Demo) -> None:
-    rows_read = sum(len(file.read_bytes().splitlines()) for file in CORPUS.glob("*.jsonl"))
+    rows_read = sum(len(read_lines(file)) for file in CORPUS.glob("*.jsonl"))
     rejected = demo.lines("rejected/*.jsonl")
     ledger = [
         row for f in demo.job.glob("ledger/*.parquet") for row in pq.read_table(f).to_pylist()
@@ -106,7 +109,7 @@ def test_the_table_holds_the_models_own_answers(demo: Demo) -> None:
         for line in demo.lines("results/*.jsonl")
         if line["error"] is None
     }
-    corpus = {row["id"]: row for f in CORPUS.glob("*.jsonl") for row in map(json.loads, f.open())}
+    corpus = {row["id"]: row for file in CORPUS.glob("*.jsonl") for row in read_lines(file)}
     published = demo.table.to_pyarrow_table().to_pylist()
 
     assert len(published) == ROWS
