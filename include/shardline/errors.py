@@ -30,6 +30,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+def first_line(error: Exception) -> str:
+    """What a library's error says, without its debugging output: our own texts are one line."""
+    return str(error).strip().split("\n", 1)[0]
+
+
 class ShardlineError(Exception):
     """Base of all errors that Shardline raises on purpose; its text is one clear line."""
 

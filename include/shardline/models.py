@@ -10,7 +10,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from shardline.errors import ModelNotFound, NotYet, StoreUnavailable
+from shardline.errors import ModelNotFound, NotYet, StoreUnavailable, first_line
 from shardline.job import EngineBlock
 from shardline.store import folder_of
 
@@ -69,7 +69,7 @@ def _hub_commit(model: str, revision: str) -> str:
             " folder as ./path or /path"
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
-        why = str(error).strip().split("\n", 1)[0]
+        why = first_line(error)
         raise ModelNotFound(
             f"model {model}, revision {revision}: the hub does not give it ({why}); check the name, "
             "accept its licence and set HF_TOKEN if it is gated, or give a folder as ./path or /path"

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple, Self
 import msgspec
 
 from shardline.errors import LawBroken
-from shardline.layout import JobLayout
+from shardline.layout import JobLayout, shard_of
 from shardline.store import Put, Store
 
 _MAX_OPEN = 200
@@ -213,6 +213,11 @@ def commit_results(
             # a late worker may have committed rows while we wrote: they are worth another round
             if not segments.refresh():
                 return store.put_once(layout.results(shard), target)
+
+
+def done_shards(store: Store, layout: JobLayout) -> set[str]:
+    """Shards whose results exist: nothing else says that a shard is done."""
+    return {shard_of(found.path) for found in store.list(layout.results_prefix)}
 
 
 def reasons_of(lines: Mapping[str, Line]) -> dict[str, int]:

@@ -23,7 +23,13 @@ import obstore
 from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore, MemoryStore, S3Store
 
-from shardline.errors import ObjectConflict, ObjectNotFound, StoreRefused, StoreUnavailable
+from shardline.errors import (
+    ObjectConflict,
+    ObjectNotFound,
+    StoreRefused,
+    StoreUnavailable,
+    first_line,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -320,12 +326,8 @@ def _translated(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ObjectNotFound(path) from error
     except _REFUSED as error:
-        raise StoreRefused(f"{path}: {_first_line(error)}") from error
+        raise StoreRefused(f"{path}: {first_line(error)}") from error
     except obstore_errors.BaseError as error:
-        raise StoreUnavailable(f"{path}: {_first_line(error)}") from error
+        raise StoreUnavailable(f"{path}: {first_line(error)}") from error
     except OSError as error:  # disk full, I/O error, stale handle, reset connection
-        raise StoreUnavailable(f"{path}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
+        raise StoreUnavailable(f"{path}: {first_line(error)}") from error

@@ -87,9 +87,9 @@ def run_waves(job_id: str, context: Any) -> int:
 
 def done_numbers(store: Store, plan: Plan, shards: Sequence[ShardEntry]) -> set[int]:
     """Numbers of the shards whose results exist."""
-    from shardline.layout import shard_of
+    from shardline.segments import done_shards
 
-    names = {shard_of(found.path) for found in store.list(plan.layout.results_prefix)}
+    names = done_shards(store, plan.layout)
     return {n for n, entry in enumerate(shards) if entry.shard in names}
 
 

@@ -22,12 +22,12 @@ import psutil
 from shardline.cli.boundary import Stopped
 from shardline.cli.summary import root_option
 from shardline.errors import Cancelled, JobNotReady, LimitExceeded, WrongInput
-from shardline.layout import shard_of
 from shardline.reasons import ExitCode
 from shardline.runners.generations import current_generation, is_cancelled, open_generation
 from shardline.runners.retry import Verdict
 from shardline.runners.shard import ShardOutcome, infer_shard
 from shardline.runners.waves import Brake, DeathClass, ShardEnd, find_brake, plan_waves
+from shardline.segments import done_shards
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.status.read import StatusReader
 
@@ -121,7 +121,7 @@ class ShardLoop:
             Cancelled: somebody cancelled the job.
         """
         shards = read_shards(self.store, self.plan)
-        done = {shard_of(o.path) for o in self.store.list(self.plan.layout.results_prefix)}
+        done = done_shards(self.store, self.plan.layout)
         job_id = self.plan.job_id
         if all(entry.shard in done for entry in shards):
             return max(1, current_generation(self.store, job_id))

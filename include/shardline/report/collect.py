@@ -18,7 +18,7 @@ import orjson
 
 from shardline import __version__
 from shardline.errors import JobNotReady, ObjectNotFound
-from shardline.layout import published, shard_of
+from shardline.layout import published
 from shardline.plan import timestamp
 from shardline.report.attempts import finished_at, fold_attempts, read_attempts, read_last_words
 from shardline.report.dataset import DatasetFigures, read_dataset
@@ -38,6 +38,7 @@ from shardline.report.state import JobState, Standing, read_standing
 from shardline.results.merge import MergeReport, read_merge_report
 from shardline.results.validate import Validation
 from shardline.rows import Manifest, ShardEntry
+from shardline.segments import done_shards
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.status.words import count_text
 
@@ -188,7 +189,7 @@ def _body_lengths(path: Path) -> Iterator[int]:
 
 
 def _done(store: Store, plan: Plan, shards: list[ShardEntry]) -> list[ShardEntry]:
-    names = {shard_of(o.path) for o in store.list(plan.layout.results_prefix)}
+    names = done_shards(store, plan.layout)
     return [entry for entry in shards if entry.shard in names]
 
 

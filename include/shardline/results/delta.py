@@ -12,7 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardline.errors import CommitConflict, ShardlineError, StoreRefused, StoreUnavailable
+from shardline.errors import (
+    CommitConflict,
+    ShardlineError,
+    StoreRefused,
+    StoreUnavailable,
+    first_line,
+)
 from shardline.layout import published
 from shardline.store import sync
 
@@ -232,12 +238,8 @@ def _translated(name: str, of_delta: type[ShardlineError] = StoreUnavailable) ->
     try:
         yield
     except CommitFailedError as error:
-        raise CommitConflict(f"table {name}: {_first_line(error)}") from error
+        raise CommitConflict(f"table {name}: {first_line(error)}") from error
     except DeltaError as error:
-        raise of_delta(f"table {name}: {_first_line(error)}") from error
+        raise of_delta(f"table {name}: {first_line(error)}") from error
     except OSError as error:
-        raise StoreUnavailable(f"table {name}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
+        raise StoreUnavailable(f"table {name}: {first_line(error)}") from error

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shardline.errors import Cancelled, JobNotReady, LimitExceeded
-from shardline.layout import shard_of
 from shardline.reasons import DeadLetterReason
 from shardline.results.dead_letters import write_dead_letters
 from shardline.results.law import count_ledger
@@ -29,6 +28,7 @@ from shardline.segments import (
     SegmentName,
     Segments,
     commit_results,
+    done_shards,
     read_lines,
     request_ids,
     resolve,
@@ -124,7 +124,7 @@ def _unfinished(
     store: Store, plan: Plan, entries: Iterable[ShardEntry]
 ) -> dict[ShardEntry, str | None]:
     """Shards without results, each with the id of its last attempt, or None without any."""
-    done = {shard_of(found.path) for found in store.list(plan.layout.results_prefix)}
+    done = done_shards(store, plan.layout)
     return {
         entry: _last_attempt(store, plan, entry.shard)
         for entry in entries

@@ -14,6 +14,7 @@ import msgspec
 from shardline.layout import shard_of
 from shardline.plan import Plan
 from shardline.rows import Progress, ShardEntry
+from shardline.segments import done_shards
 from shardline.status.fold import JobStatus, fold_status
 from shardline.store import ObjectInfo, Store
 
@@ -37,7 +38,7 @@ class StatusReader:
             self._shards = _read_shard_table(self._store, layout.shard_table)
         # progress first: a shard that ends in between is then done, and never seen as stopped
         spoken = list(self._store.list(layout.progress_prefix))
-        done = {shard_of(o.path) for o in self._store.list(layout.results_prefix)}
+        done = done_shards(self._store, layout)
         self._fetch(spoken, done)
         words = [p for _, p in self._seen.values()]
         return fold_status(self._plan.job_id, self._shards, done, words, now)

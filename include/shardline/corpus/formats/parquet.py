@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from shardline.corpus.formats.compression import check_packing
 from shardline.corpus.raw import Columns, RawRow, Rejection, Rows, UnreadableFile
+from shardline.errors import first_line
 from shardline.reasons import FileReason, RejectedReason
 
 _BATCH_BYTES = 16 << 20
@@ -34,7 +35,7 @@ def read_parquet(stream: BinaryIO, columns: Columns) -> Rows:
     try:
         yield from _rows(file, columns)
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableFile(FileReason.CORRUPT, _first_line(error)) from error
+        raise UnreadableFile(FileReason.CORRUPT, first_line(error)) from error
 
 
 def open_parquet(stream: BinaryIO) -> Any:
@@ -51,7 +52,7 @@ def open_parquet(stream: BinaryIO) -> Any:
     try:
         return pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20)
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableFile(FileReason.CORRUPT, _first_line(error)) from error
+        raise UnreadableFile(FileReason.CORRUPT, first_line(error)) from error
 
 
 def _rows(file: Any, columns: Columns) -> Rows:
@@ -89,7 +90,7 @@ def survey_groups(
                     file.metadata.num_rows / len(chosen) / taken,
                 )
             except (pa.ArrowException, OSError) as error:
-                raise UnreadableFile(FileReason.CORRUPT, _first_line(error)) from error
+                raise UnreadableFile(FileReason.CORRUPT, first_line(error)) from error
 
 
 def _batch_rows(group: Any, columns: Columns) -> int:
@@ -215,7 +216,3 @@ def _is_written_as_text(found: Any) -> bool:
         or types.is_timestamp(found)
         or types.is_decimal(found)
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
