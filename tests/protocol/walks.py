@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import pytest
 from uuid6 import uuid7
 
+from shardline.engines.base import Answer, EngineDied
+from shardline.engines.stub import StubEngine
 from shardline.plan import Plan
 from shardline.reasons import ExitCode
 from shardline.store import ObjectInfo, Store, open_store
-from shardline.worker.engines.base import Answer, EngineDied
-from shardline.worker.engines.stub import StubEngine
 from shardline.worker.run import Assignment, infer_shard
 from shardline.worker.settings import WorkerSettings
 from shardline.worker.stop import Stop

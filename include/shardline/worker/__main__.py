@@ -17,11 +17,12 @@ from pathlib import Path
 from pydantic import ValidationError
 from uuid6 import uuid7
 
+from shardline.engines.processes import kill_children
 from shardline.errors import StoreRefused
 from shardline.reasons import ExitCode
 from shardline.store import Store, open_store
 from shardline.worker.logs import flush_log, log_to
-from shardline.worker.parent import end_with_parent, kill_children
+from shardline.worker.parent import end_with_parent
 from shardline.worker.run import Assignment, infer_shard
 from shardline.worker.settings import WorkerSettings
 from shardline.worker.stop import Stop

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from shardline.engines.answers import encode_line
 from shardline.layout import JobLayout
 from shardline.rows import Attempt, Result
 from shardline.store import Store
-from shardline.worker.answers import encode_line
 from shardline.worker.patience import Patience
 from shardline.worker.settings import WorkerSettings
 

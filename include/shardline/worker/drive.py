@@ -8,27 +8,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
-from shardline.reasons import DeadLetterReason
-from shardline.rows import Result
-from shardline.worker.answers import make_dead, make_result
-from shardline.worker.clock import Clock
-from shardline.worker.commit import Commits
-from shardline.worker.early import EarlyEnds
-from shardline.worker.engines.base import (
+from shardline.engines.answers import make_dead, make_result
+from shardline.engines.base import (
     Answer,
     Engine,
     EngineDied,
     EngineWontStart,
     RequestRefused,
 )
+from shardline.reasons import DeadLetterReason
+from shardline.rows import Request, Result
+from shardline.shard_file import Shard
+from shardline.worker.clock import Clock
+from shardline.worker.commit import Commits
+from shardline.worker.early import EarlyEnds
 from shardline.worker.feed import EngineDown, Feed, Window
 from shardline.worker.isolation import Batch, Down, Isolation, Stage
 from shardline.worker.patience import Patience
 from shardline.worker.record import Record
 from shardline.worker.settings import WorkerSettings
-from shardline.worker.shard import Shard
 from shardline.worker.stall import StallTimer
 from shardline.worker.stop import Stop
 
@@ -36,7 +35,12 @@ log = logging.getLogger(__name__)
 
 # a poison document costs three restarts; so many without one ended row mean a sick machine
 _FRUITLESS_RESTARTS = 20
-_BUILT_IN = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0}
+_BUILT_IN = Request(
+    "known-good",
+    "POST",
+    "/v1/chat/completions",
+    {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0},
+)
 
 
 class Driver:
@@ -205,12 +209,12 @@ class Driver:
 
     async def _probe(self) -> None:
         """A known-good request must pass before anybody is convicted."""
-        body: dict[str, Any] = _BUILT_IN
-        if self._good:
-            body = self._shard.request(self._good[1]).body
+        request = self._shard.request(self._good[1]) if self._good else _BUILT_IN
         try:
             async with asyncio.timeout(self._settings.stall_s):
-                prepared = await self._engine.prepare(body)
+                (prepared,) = await asyncio.to_thread(self._engine.prepare, [request])
+                if isinstance(prepared, RequestRefused):
+                    raise prepared
                 await self._engine.generate("known-good", prepared)
         except (EngineDied, RequestRefused, TimeoutError) as error:
             raise EngineWontStart(

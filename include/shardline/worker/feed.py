@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from shardline.engines.base import Answer, Engine, EngineDied, RequestRefused
 from shardline.reasons import DeadLetterReason
+from shardline.shard_file import Shard
 from shardline.worker.clock import Clock
-from shardline.worker.engines.base import Answer, Engine, EngineDied, RequestRefused
 from shardline.worker.isolation import Down
-from shardline.worker.shard import Shard
 from shardline.worker.stall import StallTimer
 from shardline.worker.stop import Stop
 
@@ -198,7 +198,9 @@ class Window:
     async def _run_row(self, row: int) -> Answer | RequestRefused:
         request = self._shard.request(row)
         try:
-            prepared = await self._engine.prepare(request.body)
+            (prepared,) = await asyncio.to_thread(self._engine.prepare, [request])
+            if isinstance(prepared, RequestRefused):
+                return prepared
             if self._down:
                 raise EngineDied("before this row reached it")
             self._in_flight.add(row)

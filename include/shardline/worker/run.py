@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from shardline.engines import engine_maker
+from shardline.engines.base import EngineWontStart
 from shardline.errors import (
     Cancelled,
     JobNotReady,
@@ -28,19 +30,17 @@ from shardline.plan import Plan, read_plan
 from shardline.reasons import AttemptEnd, ExitCode
 from shardline.rows import Attempt
 from shardline.segments import Segments, commit_results
+from shardline.shard_file import Shard, fetch_shard
 from shardline.store import Store
 from shardline.worker.clock import Clock
 from shardline.worker.commit import Commits, Committed
 from shardline.worker.drive import Driver
 from shardline.worker.early import EarlyEnds
-from shardline.worker.engines import engine_maker
-from shardline.worker.engines.base import EngineWontStart
 from shardline.worker.isolation import Isolation, read_history
 from shardline.worker.patience import Patience
 from shardline.worker.record import Record, new_attempt
 from shardline.worker.report import Reporter, rss_mb
 from shardline.worker.settings import WorkerSettings
-from shardline.worker.shard import Shard, fetch_shard
 from shardline.worker.stop import Stop
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ import asyncio
 import os
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +23,19 @@ import orjson
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shardline.errors import WrongInput
-from shardline.reasons import DeadLetterReason
-from shardline.rows import EngineMetrics
-from shardline.worker.engines.base import (
+from shardline.engines.base import (
     Answer,
     EngineDied,
     EngineWontStart,
     RequestRefused,
     choices_of,
+    or_refused,
     schema_of,
 )
-from shardline.worker.engines.openai_body import parse_body
+from shardline.engines.openai_body import parse_body
+from shardline.errors import WrongInput
+from shardline.reasons import DeadLetterReason
+from shardline.rows import EngineMetrics, Request
 
 _REASONS = {reason.value: reason for reason in DeadLetterReason}
 _MARKER = re.compile(r"\[stub:(\w+)(?:=(\w+))?\]")
@@ -80,7 +82,11 @@ class StubEngine:
         if self._args.start_fails:
             raise EngineWontStart("stub: start_fails is set")
 
-    async def prepare(self, body: dict[str, Any]) -> _Prepared:
+    def prepare(self, requests: Sequence[Request]) -> list[_Prepared | RequestRefused]:
+        return [or_refused(self._prepare, request) for request in requests]
+
+    def _prepare(self, request: Request) -> _Prepared:
+        body = request.body
         parameters = parse_body(body)
         text = "\n".join(message["content"] for message in parameters.messages)
         markers = dict(_MARKER.findall(text))

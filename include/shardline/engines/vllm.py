@@ -1,7 +1,7 @@
 """The vLLM engine: AsyncLLM in this process, the engine itself in its children.
 
 CPU is a configuration, not a fork: `vllm_config` is the whole difference. The chat template is
-rendered and tokenized here, on a thread of its own, so that vLLM gets token ids.
+rendered and tokenized here, so that vLLM gets token ids.
 """
 
 from __future__ import annotations
@@ -9,31 +9,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.errors import WrongInput
-from shardline.job import EngineBlock
-from shardline.reasons import DeadLetterReason
-from shardline.rows import EngineMetrics
-from shardline.worker.engines.base import (
+from shardline.engines.base import (
     Answer,
     EngineDied,
     EngineWontStart,
     RequestRefused,
     choices_of,
+    or_refused,
     schema_of,
 )
-from shardline.worker.engines.openai_body import Parameters, parse_body
-from shardline.worker.engines.vllm_config import default_args, default_env, is_cpu
+from shardline.engines.openai_body import Parameters, parse_body
+from shardline.engines.vllm_config import default_args, default_env, is_cpu
+from shardline.errors import WrongInput
+from shardline.job import EngineBlock
+from shardline.reasons import DeadLetterReason
+from shardline.rows import EngineMetrics, Request
 
 _STOP_S = 2.0
 _ABORTED_AT_MOST = 3
 
 # The kernel kills an engine when the thread that made it ends: this one lives as long as we do.
 _MAKER = ThreadPoolExecutor(1, "engine")
-_TOKENIZER = ThreadPoolExecutor(1, "tokenizer")
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,13 @@ class VllmEngine:
             # vLLM raises anything here, and its children have said why on standard error
             raise EngineWontStart(f"vllm: {type(error).__name__}: {_one_line(error)}") from error
 
-    async def prepare(self, body: dict[str, Any]) -> _Prepared:
+    def prepare(self, requests: Sequence[Request]) -> list[_Prepared | RequestRefused]:
+        return [or_refused(self._prepare, request) for request in requests]
+
+    def _prepare(self, request: Request) -> _Prepared:
+        body = request.body
         parameters = parse_body(body)
-        loop = asyncio.get_running_loop()
-        token_ids = await loop.run_in_executor(_TOKENIZER, self._tokenize, parameters)
+        token_ids = self._tokenize(parameters)
         if not token_ids:
             raise RequestRefused(DeadLetterReason.EMPTY_PROMPT, "no token in the prompt")
         if len(token_ids) >= self._max_model_len:

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
+from shardline.engines.base import RequestRefused
+from shardline.engines.openai_body import parse_body
 from shardline.reasons import DeadLetterReason
-from shardline.worker.engines.base import RequestRefused
-from shardline.worker.engines.openai_body import parse_body
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 

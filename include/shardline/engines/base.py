@@ -6,12 +6,17 @@ the next one is a new object.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from shardline.errors import PermanentError, ShardlineError, TransientError
 from shardline.reasons import DeadLetterReason
-from shardline.rows import EngineMetrics
+from shardline.rows import EngineMetrics, Request
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class EngineDied(TransientError):
@@ -42,7 +47,7 @@ class Answer:
 
 
 class Engine(Protocol):
-    """An engine. `prepare` may run on the side, while the slots are full; its result is opaque."""
+    """An engine. What `prepare` makes of a request is opaque to others."""
 
     max_num_seqs: int
     """Requests that it runs at the same time."""
@@ -50,8 +55,11 @@ class Engine(Protocol):
     async def start(self) -> None:
         """Be ready for requests. Raises EngineWontStart, or WrongInput for bad engine_args."""
 
-    async def prepare(self, body: dict[str, Any]) -> Any:
-        """Check and translate the body of a request. Raises RequestRefused."""
+    def prepare(self, requests: Sequence[Request]) -> list[Any]:
+        """Check and translate requests, in their order; a RequestRefused stands for a bad one.
+
+        Called on a thread beside the loop, one call at a time, for many requests at once.
+        """
 
     async def generate(self, custom_id: str, prepared: Any) -> Answer:
         """Run it. Raises RequestRefused, or EngineDied on every request in flight."""
@@ -80,3 +88,14 @@ def schema_of(body: dict[str, Any]) -> dict[str, Any] | None:
     form = (body.get("response_format") or {}).get("json_schema") or {}
     schema = form.get("schema")
     return schema if isinstance(schema, dict) else None
+
+
+def or_refused(prepare: Callable[[Request], T], request: Request) -> T | RequestRefused:
+    """What `prepare` makes of one request. Whatever a document does to us is its own dead letter."""
+    try:
+        return prepare(request)
+    except RequestRefused as refused:
+        return refused
+    except Exception as error:
+        log.exception("request %s cannot be prepared", request.custom_id)
+        return RequestRefused(DeadLetterReason.ENGINE_ERROR, f"{type(error).__name__}: {error}")

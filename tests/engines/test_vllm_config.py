@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from shardline.engines.vllm_config import cpu_dtype, default_args, default_env
 from shardline.job import EngineBlock
-from shardline.worker.engines.vllm_config import cpu_dtype, default_args, default_env
 
 
 @pytest.mark.parametrize("is_cpu", [True, False])

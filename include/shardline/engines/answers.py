@@ -15,9 +15,9 @@ import orjson
 from jsonschema.validators import validator_for
 from referencing.exceptions import Unresolvable
 
+from shardline.engines.base import Answer, RequestRefused, choices_of, schema_of
 from shardline.reasons import DeadLetterReason
 from shardline.rows import ErrorBody, Request, Response, Result
-from shardline.worker.engines.base import Answer, RequestRefused, choices_of, schema_of
 
 _ENCODER = msgspec.json.Encoder()
 _MESSAGE_CHARACTERS = 500

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from shardline.engines.answers import check_schema
+from shardline.engines.base import RequestRefused, schema_of
 from shardline.reasons import DeadLetterReason
-from shardline.worker.answers import check_schema
-from shardline.worker.engines.base import RequestRefused, schema_of
 
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 _Tokens = Annotated[int, msgspec.Meta(ge=1)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shardline.engines.base import Engine
 from shardline.plan import Plan
-from shardline.worker.engines.base import Engine
 
 
 def engine_maker(plan: Plan) -> Callable[[], Engine]:
@@ -13,9 +13,9 @@ def engine_maker(plan: Plan) -> Callable[[], Engine]:
     job = plan.job_file
     block = job.engine
     if block.engine == "stub":
-        from shardline.worker.engines.stub import StubEngine
+        from shardline.engines.stub import StubEngine
 
         return lambda: StubEngine(block.engine_args)
-    from shardline.worker.engines.vllm import VllmEngine
+    from shardline.engines.vllm import VllmEngine
 
     return lambda: VllmEngine(block, plan.model_commit, job.name)

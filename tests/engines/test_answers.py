@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
+from shardline.engines.answers import check_schema, encode_line, make_dead, make_result
+from shardline.engines.base import Answer, RequestRefused
 from shardline.reasons import DeadLetterReason
 from shardline.rows import Request, Result
-from shardline.worker.answers import check_schema, encode_line, make_dead, make_result
-from shardline.worker.engines.base import Answer, RequestRefused
 
 POINT = {
     "type": "object",
