@@ -12,6 +12,13 @@ import msgspec
 
 from shardline.reasons import AttemptEnd
 
+URLS = {
+    "chat": "/v1/chat/completions",
+    "completion": "/v1/completions",
+    "embedding": "/v1/embeddings",
+}
+"""Kind of a job → where its requests go: what a request is can be told from its `url` alone."""
+
 
 class Request(msgspec.Struct, frozen=True):
     """One line of a shard file (OpenAI batch input). `custom_id` is the fingerprint."""

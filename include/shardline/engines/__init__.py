@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from shardline.engines.base import Engine
+from shardline.job import JobFile
 from shardline.plan import Plan
+from shardline.rows import URLS, Request
+
+_GOOD: dict[str, dict[str, Any]] = {
+    "chat": {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 1,
+        "temperature": 0,
+    },
+    "completion": {"prompt": "Hello", "max_tokens": 1, "temperature": 0},
+    "embedding": {"input": "Hello", "encoding_format": "base64"},
+}
+
+
+def known_good(job: JobFile) -> Request:
+    """The smallest request of the job's kind, which any engine that is well can do."""
+    return Request("known-good", "POST", URLS[job.kind], _GOOD[job.kind])
 
 
 def engine_maker(plan: Plan) -> Callable[[], Engine]:
