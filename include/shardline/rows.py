@@ -12,13 +12,6 @@ import msgspec
 
 from shardline.reasons import AttemptEnd
 
-URLS = {
-    "chat": "/v1/chat/completions",
-    "completion": "/v1/completions",
-    "embedding": "/v1/embeddings",
-}
-"""Kind of a job → where its requests go: what a request is can be told from its `url` alone."""
-
 
 class Request(msgspec.Struct, frozen=True):
     """One line of a shard file (OpenAI batch input). `custom_id` is the fingerprint."""
@@ -39,7 +32,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What the engine answered; `body` is a chat completion of OpenAI's API."""
+    """What the engine answered; `body` is what OpenAI's API for the request's `url` answers."""
 
     status_code: int
     request_id: str

@@ -8,7 +8,7 @@ from typing import Any
 from shardline.engines.base import Engine
 from shardline.job import JobFile
 from shardline.plan import Plan
-from shardline.rows import URLS, Request
+from shardline.rows import Request
 
 _GOOD: dict[str, dict[str, Any]] = {
     "chat": {
@@ -23,7 +23,7 @@ _GOOD: dict[str, dict[str, Any]] = {
 
 def known_good(job: JobFile) -> Request:
     """The smallest request of the job's kind, which any engine that is well can do."""
-    return Request("known-good", "POST", URLS[job.kind], _GOOD[job.kind])
+    return Request("known-good", "POST", job.form.url, _GOOD[job.kind])
 
 
 def engine_maker(plan: Plan) -> Callable[[], Engine]:
