@@ -55,3 +55,13 @@ def test_the_number_type_is_what_the_processor_is_fast_at(
 
 def test_a_machine_that_does_not_say_gets_the_type_that_always_works(tmp_path: Path) -> None:
     assert cpu_dtype(tmp_path / "missing") == "float32"
+
+
+def test_a_model_is_loaded_for_what_the_job_asks_of_it() -> None:
+    block = EngineBlock(model="a/b")
+    embedding = default_args(block, "c", "job", is_cpu=True, kind="embedding")
+    assert embedding["runner"] == "pooling"
+    assert "enable_prefix_caching" not in embedding
+    for kind in ("chat", "completion"):
+        args = default_args(block, "c", "job", is_cpu=True, kind=kind)
+        assert (args["runner"], args["enable_prefix_caching"]) == ("generate", True)

@@ -34,6 +34,10 @@ def engine_maker(plan: Plan) -> Callable[[], Engine]:
         from shardline.engines.stub import StubEngine
 
         return lambda: StubEngine(block.engine_args)
+    if job.kind == "embedding":
+        from shardline.engines.vllm_pooling import VllmPoolingEngine
+
+        return lambda: VllmPoolingEngine(block, plan.model_commit, job.name)
     from shardline.engines.vllm import VllmEngine
 
-    return lambda: VllmEngine(block, plan.model_commit, job.name)
+    return lambda: VllmEngine(block, plan.model_commit, job.name, job.kind)

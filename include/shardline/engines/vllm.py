@@ -1,7 +1,8 @@
 """The vLLM engine: AsyncLLM in this process, the engine itself in its children.
 
 CPU is a configuration, not a fork: `vllm_config` is the whole difference. The chat template is
-rendered and tokenized here, so that vLLM gets token ids.
+rendered and tokenized here, and a completion's prompt is tokenized as it is, so that vLLM gets
+token ids. Embeddings are in `vllm_pooling`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from shardline.engines.base import (
     or_refused,
     schema_of,
 )
-from shardline.engines.openai_body import Parameters, parse_body
+from shardline.engines.openai_body import Completion, Parameters, parse_body, parse_completion
 from shardline.engines.vllm_config import default_args, default_env, is_cpu
 from shardline.errors import WrongInput
 from shardline.job import EngineBlock
+from shardline.kinds import FORMS, Kind
 from shardline.reasons import DeadLetterReason
 from shardline.rows import EngineMetrics, Request
 
@@ -47,9 +49,10 @@ class _Prepared:
 class VllmEngine:
     """See the module. `name` is what the model is served as: the job's name."""
 
-    def __init__(self, block: EngineBlock, commit: str, name: str) -> None:
-        self._is_cpu = is_cpu()
-        self._args = default_args(block, commit, name, is_cpu=self._is_cpu) | block.engine_args
+    def __init__(self, block: EngineBlock, commit: str, name: str, kind: Kind = "chat") -> None:
+        self._is_cpu, self._kind = is_cpu(), kind
+        defaults = default_args(block, commit, name, is_cpu=self._is_cpu, kind=kind)
+        self._args = defaults | block.engine_args
         self._chat_template = block.chat_template
         self.max_num_seqs = int(self._args["max_num_seqs"])
         self._numbers = itertools.count()
@@ -67,7 +70,8 @@ class VllmEngine:
         self._max_model_len = int(config.max_model_len)
         self._sampling_defaults = dict(config.get_diff_sampling_param())
         self._tokenizer = self._llm.get_tokenizer()
-        if not (self._chat_template or getattr(self._tokenizer, "chat_template", None)):
+        has_template = self._chat_template or getattr(self._tokenizer, "chat_template", None)
+        if self._kind == "chat" and not has_template:
             raise WrongInput(
                 f"model {self._args['model']}: its tokenizer has no chat template; "
                 "give one as chat_template beside the model"
@@ -98,8 +102,13 @@ class VllmEngine:
 
     def _prepare(self, request: Request) -> _Prepared:
         body = request.body
-        parameters = parse_body(body)
-        token_ids = self._tokenize(parameters)
+        parameters: Parameters | Completion
+        if request.url == FORMS["completion"].url:
+            parameters = parse_completion(body)
+            token_ids = list(self._tokenizer.encode(parameters.prompt))
+        else:
+            parameters = parse_body(body)
+            token_ids = self._tokenize(parameters)
         if not token_ids:
             raise RequestRefused(DeadLetterReason.EMPTY_PROMPT, "no token in the prompt")
         if len(token_ids) >= self._max_model_len:
@@ -123,7 +132,7 @@ class VllmEngine:
             raise RequestRefused(DeadLetterReason.UNSUPPORTED_CONTENT, str(error)) from error
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _sampling(self, parameters: Parameters, body: dict[str, Any]) -> Any:
+    def _sampling(self, parameters: Parameters | Completion, body: dict[str, Any]) -> Any:
         from vllm import SamplingParams
         from vllm.exceptions import VLLMValidationError
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -146,7 +155,7 @@ class VllmEngine:
                 values["structured_outputs"] = StructuredOutputsParams(choice=choices)
             elif schema := schema_of(body):
                 values["structured_outputs"] = StructuredOutputsParams(json=schema)
-            elif (parameters.response_format or {}).get("type") == "json_object":
+            elif (body.get("response_format") or {}).get("type") == "json_object":
                 values["structured_outputs"] = StructuredOutputsParams(json_object=True)
             return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
         except (VLLMValidationError, ValueError, TypeError) as error:

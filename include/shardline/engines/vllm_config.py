@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.job import EngineBlock
+from shardline.kinds import Kind
 from shardline.store import folder_of
 
 
@@ -20,7 +21,9 @@ def is_cpu() -> bool:
     return True
 
 
-def default_args(block: EngineBlock, commit: str, name: str, *, is_cpu: bool) -> dict[str, Any]:
+def default_args(
+    block: EngineBlock, commit: str, name: str, *, is_cpu: bool, kind: Kind = "chat"
+) -> dict[str, Any]:
     """Engine arguments that a job file need not give, before its own `engine_args`.
 
     max_num_seqs and max_num_batched_tokens always stand here: what vLLM takes without them depends
@@ -32,9 +35,12 @@ def default_args(block: EngineBlock, commit: str, name: str, *, is_cpu: bool) ->
         "served_model_name": name,
         "max_num_seqs": 256,
         "max_num_batched_tokens": 8192,
-        "enable_prefix_caching": True,
         "disable_log_stats": False,
     }
+    if kind == "embedding":
+        args["runner"] = "pooling"  # which of these models can cache prefixes, vLLM knows
+    else:
+        args |= {"runner": "generate", "enable_prefix_caching": True}
     if folder is None:
         args |= {"revision": commit, "tokenizer_revision": commit}
     if is_cpu:
