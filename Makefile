@@ -14,7 +14,7 @@ REQUIREMENTS := include/requirements
 LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status check test fmt lock samples clean
+.PHONY: help setup demo up down status check test faults fmt lock samples clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ {printf "%-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ check: setup  ## format, lint, types, contracts, quick tests
 test: check  ## check, then the long tests: a real Airflow, S3 server and engine
 	@echo "== long tests"
 	$(BIN)/python -m pytest -q -m slow
+
+N ?= 60
+SEED ?= 1
+
+faults: setup  ## shoot N=60 random faults (SEED=1) at real workers, then count what was lost or doubled: under an hour
+	@$(BIN)/python -m benchmarks.faults --faults $(N) --seed $(SEED)
 
 fmt: setup  ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .
