@@ -141,6 +141,11 @@ class JobLayout:
         """The published columns of the job, decided before a model runs."""
         return self._at("schema.json")
 
+    @property
+    def dimension(self) -> str:
+        """How long the vectors of an embedding job are, where its first one decided it."""
+        return self._at("dimension.json")
+
     def merged(self, shard: str) -> str:
         """What merge counted of one shard: a retried merge skips it."""
         return self._at(f"merged/{shard}.json")

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("tokenizers")  # comes with vLLM: absent on macOS
 
-from samples import minilm, package  # noqa: E402
-from samples.checkpoint import is_whole  # noqa: E402
+from samples import minilm, package
+from samples.checkpoint import is_whole
 
 
 @pytest.mark.slow
