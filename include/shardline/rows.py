@@ -131,6 +131,9 @@ class EngineMetrics(msgspec.Struct):
     preemptions: int | None = None
     prefix_cache_queries: int | None = None
     prefix_cache_hits: int | None = None
+    prompt_tokens_computed: int | None = None
+    """Tokens of prompts that the engine computed, and those that the prefix cache spared it."""
+    prompt_tokens_cached: int | None = None
     engine_steps: int | None = None
     peak_rss_mb: int | None = None
 

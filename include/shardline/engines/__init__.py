@@ -34,10 +34,13 @@ def engine_maker(plan: Plan) -> Callable[[], Engine]:
         from shardline.engines.stub import StubEngine
 
         return lambda: StubEngine(block.engine_args)
+    from shardline.engines.vllm_stats import Counters
+
+    counters = Counters()  # of all engines that this maker makes
     if job.kind == "embedding":
         from shardline.engines.vllm_pooling import VllmPoolingEngine
 
-        return lambda: VllmPoolingEngine(block, plan.model_commit, job.name)
+        return lambda: VllmPoolingEngine(block, plan.model_commit, job.name, counters)
     from shardline.engines.vllm import VllmEngine
 
-    return lambda: VllmEngine(block, plan.model_commit, job.name, job.kind)
+    return lambda: VllmEngine(block, plan.model_commit, job.name, job.kind, counters)

@@ -78,6 +78,9 @@ def check_schema(schema: dict[str, Any]) -> None:
         _validator(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS))
     except jsonschema.SchemaError as error:
         raise RequestRefused(DeadLetterReason.BAD_SCHEMA, error.message) from error
+    except (orjson.JSONEncodeError, RecursionError) as error:
+        wrong = "the schema is nested too deep, or has numbers beyond 64 bits"
+        raise RequestRefused(DeadLetterReason.BAD_SCHEMA, wrong) from error
 
 
 def _embedding_result(

@@ -15,7 +15,7 @@ from shardline.reasons import DeadLetterReason
 
 T = TypeVar("T")
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-_Tokens = Annotated[int, msgspec.Meta(ge=1)]
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -104,14 +104,39 @@ def parse_body(body: dict[str, Any]) -> Parameters:
     Raises:
         RequestRefused: bad_parameter, unsupported_content or bad_schema.
     """
+    parameters = parse_settings(body)
+    parameters.messages = check_messages(parameters.messages)
+    return parameters
+
+
+def parse_settings(body: dict[str, Any]) -> Parameters:
+    """Check what stands in the body of a chat beside the messages.
+
+    Raises:
+        RequestRefused: bad_parameter or bad_schema.
+    """
     parameters = _convert(body, Parameters)
-    for message in parameters.messages:
-        message["content"] = _text(message.get("content"))
     if (schema := schema_of(body)) is not None:
         check_schema(schema)
     elif (parameters.response_format or {}).get("type", "text") not in ("text", "json_object"):
         raise RequestRefused(DeadLetterReason.BAD_SCHEMA, "response_format: no schema in it")
     return parameters
+
+
+def check_messages(messages: object) -> list[dict[str, Any]]:
+    """Messages with their texts in one piece.
+
+    Raises:
+        RequestRefused: bad_parameter or unsupported_content.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise RequestRefused(DeadLetterReason.BAD_PARAMETER, "messages: expected at least one")
+    if not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages):
+        raise RequestRefused(DeadLetterReason.BAD_PARAMETER, "messages: expected a role in each")
+    return [
+        m if isinstance(m.get("content"), str) else {**m, "content": _text(m.get("content"))}
+        for m in messages
+    ]
 
 
 def _text(content: object) -> str:

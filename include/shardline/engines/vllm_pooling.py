@@ -6,12 +6,14 @@ than the model takes is refused and never cut: a vector of half a document looks
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.engines.base import Answer, EngineDied, RequestRefused
+from shardline.engines.base import Answer, EngineDied, RequestRefused, or_refused
 from shardline.engines.openai_body import parse_embedding
 from shardline.engines.vllm import VllmEngine
+from shardline.engines.vllm_stats import Counters
 from shardline.job import EngineBlock
 from shardline.kinds import FORMS
 from shardline.reasons import DeadLetterReason
@@ -29,8 +31,10 @@ class _Prepared:
 class VllmPoolingEngine(VllmEngine):
     """See the module."""
 
-    def __init__(self, block: EngineBlock, commit: str, name: str) -> None:
-        super().__init__(block, commit, name, "embedding")
+    def __init__(
+        self, block: EngineBlock, commit: str, name: str, counters: Counters | None = None
+    ) -> None:
+        super().__init__(block, commit, name, "embedding", counters)
         self._has_own_batch = "max_num_batched_tokens" in block.engine_args
 
     def _make(self) -> Any:
@@ -49,6 +53,9 @@ class VllmPoolingEngine(VllmEngine):
         if not config.is_chunked_prefill_supported:
             tokens = max(self._args["max_num_batched_tokens"], int(config.max_model_len))
             self._args["max_num_batched_tokens"] = tokens
+
+    def _prepare_all(self, requests: Sequence[Request]) -> list[Any]:
+        return [or_refused(self._prepare, request) for request in requests]
 
     def _prepare(self, request: Request) -> Any:
         if request.url != FORMS["embedding"].url:
