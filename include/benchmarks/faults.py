@@ -26,7 +26,6 @@ import boto3  # type: ignore[import-untyped]
 from benchmarks.faults_count import Count, compare_answers, count_law
 from benchmarks.faults_deck import Deck, Fault, Kind, deal
 from benchmarks.faults_job import (
-    ROWS_PER_SHARD,
     WORKER,
     Job,
     environment,
@@ -90,7 +89,7 @@ class Faults:
     def _round(self, number: int, deck: Deck, proxy: StoreProxy, client: dict[str, str]) -> None:
         """A job of its own; a campaign has as many as it takes to shoot every fault."""
         shards = max(2, round(len(deck) / _FAULTS_PER_SHARD))
-        texts = make_texts(shards * ROWS_PER_SHARD, self.given.seed * 100 + number)
+        texts = make_texts(shards * self.given.rows, self.given.seed * 100 + number)
         corpus = write_corpus(self.folder / f"corpus-{number}", texts)
         self.say(f"round {number}: {len(texts)} documents, {len(deck)} faults to fall")
         calm = self._calm(number, corpus, texts)
@@ -100,7 +99,7 @@ class Faults:
             job = plan_shards(
                 open_at(root, far),
                 open_at(root, client),
-                job_file(corpus, self.model, ROWS_PER_SHARD),
+                job_file(corpus, self.model, self.given.rows),
                 texts,
             )
         ground = Range(deck, proxy, self._on_shot)
@@ -114,7 +113,7 @@ class Faults:
         if self.given.no_calm:
             return None
         store = open_at(str(self.folder / f"calm-{number}"), {})
-        job = plan_shards(store, store, job_file(corpus, self.model, 50_000), texts)
+        job = plan_shards(store, store, job_file(corpus, self.model, 50_000, 32), texts)
         Campaign(job, self.env, self.say, self.folder / "logs", None).run(1)
         return _count_files(job)
 
@@ -215,6 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.add_argument("--faults", type=int, default=60, help="how many fall (default 60)")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and the texts (1)")
+    parser.add_argument("--rows", type=int, default=120, help="documents a shard (120)")
     parser.add_argument("--workers", type=int, default=2, help="shards that run at once (2)")
     parser.add_argument("--no-calm", action="store_true", help="compare no answers")
     parser.add_argument("--keep", type=Path, help="a new folder for logs and files, which stays")

@@ -25,7 +25,6 @@ from shardline.settings import Settings
 from shardline.shards.manifest import read_shards
 from shardline.store import Store, open_store
 
-ROWS_PER_SHARD = 120
 _WORDS = [
     "river",
     "stone",
@@ -75,8 +74,11 @@ def write_corpus(folder: Path, texts: list[str]) -> Path:
     return folder
 
 
-def job_file(corpus: Path, model: Path, max_requests: int) -> JobFile:
-    """The job file of a campaign; `max_requests` a shard."""
+def job_file(corpus: Path, model: Path, max_requests: int, max_num_seqs: int = 4) -> JobFile:
+    """The job file of a campaign; `max_requests` a shard.
+
+    In float32 an answer does not depend on what else is in the batch, so it can be compared.
+    """
     given = {
         "name": "faults",
         "corpus": {"uri": str(corpus), "id": "id"},
@@ -86,7 +88,7 @@ def job_file(corpus: Path, model: Path, max_requests: int) -> JobFile:
         "local": {
             "model": str(model),
             "engine": "vllm",
-            "engine_args": {"max_model_len": 512, "max_num_seqs": 4, "dtype": "float32"},
+            "engine_args": {"max_model_len": 512, "max_num_seqs": max_num_seqs, "dtype": "float32"},
         },
     }
     return parse_job(given, folder=corpus)

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import psutil
+
 from benchmarks.faults_deck import Deck, Fault, Kind, Moment
 from benchmarks.faults_proxy import StoreProxy
 from benchmarks.faults_watch import Watched
@@ -71,6 +73,7 @@ class Marksman:
     def __init__(self, ground: Range, target: Watched) -> None:
         self._ground, self._target = ground, target
         self._shots = 0
+        self._rows_at_shot = 0
 
     def run(self) -> None:
         moments = set(Moment)
@@ -82,6 +85,7 @@ class Marksman:
                 self._target.over.wait(0.5)
                 continue
             self._shots += 1
+            self._rows_at_shot = self._target.rows_done
             moments.discard(Moment.START)
             if fault.kind in _ENDS_ATTEMPT or fault.moment is Moment.DRAIN:
                 return
@@ -99,11 +103,21 @@ class Marksman:
         share = fault.lead if fault.moment is Moment.DRAIN else fault.share
         if self._target.over.wait(0.3 + share * wait_s):
             return False
+        if fault.kind is Kind.ENGINE_HANG and not self._wait_for_rows():
+            return False
         if fault.moment is Moment.DRAIN:
             self._target.signal(signal.SIGTERM)
             if self._target.over.wait(fault.share * DRAIN_S):
                 return False
         return self._shoot(fault)
+
+    def _wait_for_rows(self) -> bool:
+        """An engine that hangs while it starts again costs minutes: wait until it has work."""
+        before = self._rows_at_shot
+        while self._shots and self._target.rows_done <= before:
+            if self._target.over.wait(0.2):
+                return False
+        return True
 
     def _at_put(self, fault: Fault) -> bool:
         """In the proxy's thread: before the put goes through, or before its reply does."""
@@ -142,11 +156,19 @@ class Marksman:
     def _hit_engine(self, fault: Fault) -> bool:
         """Between two engines there is none: wait a little for the next."""
         deadline = time.monotonic() + 5.0
-        while not (engine := self._target.engine()):
+        while not (engine := self._target.engine()) or _is_stopped(engine):
             if self._target.over.wait(0.1) or time.monotonic() > deadline:
                 return False
         try:
             os.kill(engine.pid, _ENGINE_SIGNALS[fault.kind])
         except ProcessLookupError:
             return False
+        return True
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    """An engine that hangs already takes no other signal."""
+    try:
+        return process.status() == psutil.STATUS_STOPPED
+    except psutil.Error:
         return True

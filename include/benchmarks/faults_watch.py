@@ -105,8 +105,15 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _attempt_of(pid: int) -> str:
-    """The id that its runner gave the attempt, from its command line."""
-    with suppress(psutil.Error, ValueError, IndexError):
-        command = psutil.Process(pid).cmdline()
-        return command[command.index("--attempt") + 1]
-    return ""
+    """The id that its runner gave the attempt, from its command line.
+
+    Raises:
+        RuntimeError: the process has no such line; it may have none for a moment after its start.
+    """
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with suppress(psutil.Error, ValueError, IndexError):
+            command = psutil.Process(pid).cmdline()
+            return command[command.index("--attempt") + 1]
+        time.sleep(0.01)
+    raise RuntimeError(f"process {pid}: no --attempt in its command line")
