@@ -138,6 +138,11 @@ class ExitCode(IntEnum):
         """Whether another attempt would end in the same way."""
         return self is ExitCode.WRONG_INPUT
 
+    @property
+    def attempt_end(self) -> AttemptEnd:
+        """The same in an attempt's record."""
+        return AttemptEnd[self.name]
+
 
 class CommandExit(IntEnum):
     """How the `shardline` command ends."""

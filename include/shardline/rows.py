@@ -115,6 +115,8 @@ class Counts(msgspec.Struct):
 
     results: int = 0
     dead: int = 0
+    ahead: int = 0
+    """Rows of other shards, committed there while slots were idle here."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     segments: int = 0
@@ -157,6 +159,8 @@ class Attempt(msgspec.Struct):
     suspects: list[list[int]] = []
     """Groups of line numbers that were fed apart, each recorded before it was fed."""
     convictions: list[int] = []
+    ahead: list[str] = []
+    """Shards that it worked ahead on, each recorded before its rows were fed."""
     resumed_rows: int = 0
     seconds: Seconds = msgspec.field(default_factory=Seconds)
     counts: Counts = msgspec.field(default_factory=Counts)

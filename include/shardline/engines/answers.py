@@ -19,6 +19,7 @@ from jsonschema.validators import validator_for
 from referencing.exceptions import Unresolvable
 
 from shardline.engines.base import Answer, RequestRefused, choices_of, schema_of
+from shardline.job import JobFile
 from shardline.kinds import FORMS
 from shardline.reasons import DeadLetterReason
 from shardline.rows import ErrorBody, Request, Response, Result
@@ -30,6 +31,17 @@ _MESSAGE_CHARACTERS = 500
 def encode_line(result: Result) -> bytes:
     """One line of a segment."""
     return _ENCODER.encode(result) + b"\n"
+
+
+def make_line(
+    job: JobFile, shard: str, row: int, request: Request, end: Answer | RequestRefused
+) -> Result:
+    """The line of an ended request: row `row` of a shard of this job."""
+    line_id = f"{shard}-{row:06d}"
+    if isinstance(end, RequestRefused):
+        return make_dead(request, line_id, end.reason, str(end))
+    refuse = job.output.truncated == "dead_letter"
+    return make_result(request, line_id, end, model=job.name, refuse_truncated=refuse)
 
 
 def make_result(

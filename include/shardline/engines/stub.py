@@ -7,7 +7,8 @@ fingerprint decides. engine_args: `latency_s` a request, `start_s`, `max_num_seq
 
 Markers: `[stub:die]` the engine dies, `[stub:hang]` it hangs, `[stub:kill]` the whole worker is
 killed, `[stub:sick]` it dies and so does every engine after it, `[stub:error=REASON]` the request
-is refused, `[stub:invalid]` the answer breaks choices or schema, or is no vector.
+is refused, `[stub:invalid]` the answer breaks choices or schema, or is no vector, `[stub:slow]` it
+takes twenty times as long.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class StubEngine:
     async def generate(self, custom_id: str, prepared: _Prepared) -> Answer:
         async with self._slots:
             self._misbehave(prepared.markers)
-            await asyncio.sleep(self._args.latency_s)
+            await asyncio.sleep(self._args.latency_s * (20 if "slow" in prepared.markers else 1))
             if self._is_hung:
                 await self._dead.wait()
             if self._dead.is_set():
