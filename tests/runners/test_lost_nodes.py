@@ -28,14 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PROJECT = Path(__file__).parents[2]
 SNOWMAN = "\u2603"
 STUB = {"latency_s": 0.05, "max_num_seqs": 4}
-TWO = pytest.param(
-    40,
-    {7, 30},
-    marks=pytest.mark.xfail(
-        strict=True,
-        reason="each of them ends an attempt before its first segment, which makes three charges",
-    ),
-)
 
 
 def run(
@@ -75,7 +67,7 @@ def check_isolated(prepared: Prepared, outcomes: list[ShardOutcome], poison: set
 
 
 @pytest.mark.protocol(10, 11)
-@pytest.mark.parametrize(("rows", "poison"), [(200, {100}), (1, {0}), TWO])
+@pytest.mark.parametrize(("rows", "poison"), [(200, {100}), (1, {0}), (40, {7, 30})])
 def test_a_document_that_kills_its_whole_worker_is_isolated_across_attempts(
     tmp_path: Path, rows: int, poison: set[int]
 ) -> None:
