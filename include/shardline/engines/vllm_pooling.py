@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardline.engines.base import Answer, EngineDied, RequestRefused, or_refused
-from shardline.engines.openai_body import parse_embedding
+from shardline.engines.openai_body import Embedding, parse_embedding
 from shardline.engines.vllm import VllmEngine
 from shardline.engines.vllm_stats import Counters
 from shardline.job import EngineBlock
@@ -26,6 +26,13 @@ _ABORTED_AT_MOST = 3
 class _Prepared:
     token_ids: list[int]
     dimensions: int | None
+
+
+def _asked(request: Request) -> Embedding:
+    if request.url != FORMS["embedding"].url:
+        wrong = f"{request.url}: an embedding model answers {FORMS['embedding'].url} only"
+        raise RequestRefused(DeadLetterReason.BAD_PARAMETER, wrong)
+    return parse_embedding(request.body)
 
 
 class VllmPoolingEngine(VllmEngine):
@@ -55,20 +62,22 @@ class VllmPoolingEngine(VllmEngine):
             self._args["max_num_batched_tokens"] = tokens
 
     def _prepare_all(self, requests: Sequence[Request]) -> list[Any]:
-        return [or_refused(self._prepare, request) for request in requests]
+        asked = [or_refused(_asked, request) for request in requests]
+        texts = [a.input for a in asked if isinstance(a, Embedding)]
+        token_ids = iter(self._prompts.of_texts(texts))
+        return [
+            self._fit(next(token_ids), a.dimensions) if isinstance(a, Embedding) else a
+            for a in asked
+        ]
 
-    def _prepare(self, request: Request) -> Any:
-        if request.url != FORMS["embedding"].url:
-            wrong = f"{request.url}: an embedding model answers {FORMS['embedding'].url} only"
-            raise RequestRefused(DeadLetterReason.BAD_PARAMETER, wrong)
-        asked = parse_embedding(request.body)
-        token_ids = list(self._tokenizer.encode(asked.input))
+    def _fit(self, token_ids: list[int], dimensions: int | None) -> _Prepared | RequestRefused:
         if not token_ids:
-            raise RequestRefused(DeadLetterReason.EMPTY_PROMPT, "no token in the input")
+            return RequestRefused(DeadLetterReason.EMPTY_PROMPT, "no token in the input")
+        # nothing is written, so all of the model's length is for the text
         if len(token_ids) > self._max_model_len:
             wrong = f"{len(token_ids)} tokens, and the model takes {self._max_model_len}"
-            raise RequestRefused(DeadLetterReason.TOO_LONG, wrong)
-        return _Prepared(token_ids, asked.dimensions)
+            return RequestRefused(DeadLetterReason.TOO_LONG, wrong)
+        return _Prepared(token_ids, dimensions)
 
     async def generate(self, custom_id: str, prepared: Any) -> Answer:
         for _ in range(_ABORTED_AT_MOST):
