@@ -34,6 +34,8 @@ from benchmarks.faults_job import (
     make_texts,
     open_at,
     plan_shards,
+    stub_block,
+    vllm_block,
     write_corpus,
 )
 from benchmarks.faults_proxy import StoreProxy
@@ -67,7 +69,10 @@ class Faults:
         self.given, self.folder = given, folder
         self.began = time.monotonic()
         self.found = Found()
-        self.model = make_tiny_model().resolve()
+        self.is_stub = given.engine == "stub"
+        model = make_tiny_model().resolve()
+        self.block = stub_block(0.5) if self.is_stub else vllm_block(model, 4)
+        self.calm_block = stub_block(0) if self.is_stub else vllm_block(model, 32)
         self.env = {**WORKER, "PYTHONPATH": install_plugin(folder / "plugin")}
         (folder / "logs").mkdir()
 
@@ -75,7 +80,8 @@ class Faults:
         print(f"{time.monotonic() - self.began:7.1f} s  {text}", flush=True)
 
     def run(self) -> dict[str, Any]:
-        deck = Deck(deal(self.given.faults, self.given.seed))
+        among = [kind for kind in Kind if not (self.is_stub and kind.hits_engine)]
+        deck = Deck(deal(self.given.faults, self.given.seed, among))
         with s3_server(folder=self.folder / "s3") as client:
             port = int(client["AWS_ENDPOINT_URL"].rsplit(":", 1)[1])
             with StoreProxy(port) as proxy:
@@ -99,7 +105,7 @@ class Faults:
             job = plan_shards(
                 open_at(root, far),
                 open_at(root, client),
-                job_file(corpus, self.model, self.given.rows),
+                job_file(corpus, self.block, self.given.rows),
                 texts,
             )
         ground = Range(deck, proxy, self._on_shot)
@@ -113,7 +119,7 @@ class Faults:
         if self.given.no_calm:
             return None
         store = open_at(str(self.folder / f"calm-{number}"), {})
-        job = plan_shards(store, store, job_file(corpus, self.model, 50_000, 32), texts)
+        job = plan_shards(store, store, job_file(corpus, self.calm_block, 50_000), texts)
         Campaign(job, self.env, self.say, self.folder / "logs", None).run(1)
         return _count_files(job)
 
@@ -165,6 +171,7 @@ class Faults:
             "rows": sum(c.rows for c in found.counts),
             "dead_letters": sum(len(c.dead) for c in found.counts),
             "seed": self.given.seed,
+            "engine": self.given.engine,
             "by_kind": {kind.value: shots[kind.value] for kind in Kind},
             "by_moment": dict(moments),
             "attempts": sum(t.attempts for t in tallies),
@@ -216,6 +223,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the faults and the texts (1)")
     parser.add_argument("--rows", type=int, default=120, help="documents a shard (120)")
     parser.add_argument("--workers", type=int, default=2, help="shards that run at once (2)")
+    parser.add_argument(
+        "--engine", choices=["vllm", "stub"], default="vllm", help="stub: no engine faults, quick"
+    )
     parser.add_argument("--no-calm", action="store_true", help="compare no answers")
     parser.add_argument("--keep", type=Path, help="a new folder for logs and files, which stays")
     given = parser.parse_args(arguments)

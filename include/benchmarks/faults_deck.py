@@ -56,7 +56,9 @@ _WEIGHTS: dict[Kind, dict[Moment, int]] = {
     Kind.STORE_REFUSES: _ANYWHERE,
     Kind.STORE_HANGS: _ANYWHERE,
     # when the results are put there is no engine any more
-    **{key: {Moment.START: 1, Moment.MIDDLE: 7, Moment.DRAIN: 2} for key in sorted(_ENGINE)},
+    **{kind: {Moment.START: 1, Moment.MIDDLE: 7, Moment.DRAIN: 2} for kind in sorted(_ENGINE)},
+    # given up after SHARDLINE_ENGINE_START_S: minutes in which nothing else can fall
+    Kind.ENGINE_HANG: {Moment.MIDDLE: 8, Moment.DRAIN: 2},
 }
 
 
@@ -76,12 +78,12 @@ class Fault:
         return self.share >= 0.5
 
 
-def deal(count: int, seed: int) -> list[Fault]:
-    """`count` faults in random order, of all kinds as evenly as it goes."""
+def deal(count: int, seed: int, among: Collection[Kind] = tuple(Kind)) -> list[Fault]:
+    """`count` faults in random order, of all these kinds as evenly as it goes."""
     chance = random.Random(seed)
     kinds: list[Kind] = []
     while len(kinds) < count:
-        kinds += chance.sample(list(Kind), len(Kind))
+        kinds += chance.sample(list(among), len(among))
     return [_draw(chance, n, kind) for n, kind in enumerate(kinds[:count], 1)]
 
 

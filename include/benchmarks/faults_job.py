@@ -43,7 +43,7 @@ _WORDS = [
 WORKER = {
     "SHARDLINE_SEGMENT_S": "2",
     "SHARDLINE_STALL_S": "8",
-    "SHARDLINE_ENGINE_START_S": "150",
+    "SHARDLINE_ENGINE_START_S": "600",
 }
 """Settings of the campaign's workers: short segments and an early stall timer show redone work."""
 
@@ -74,24 +74,29 @@ def write_corpus(folder: Path, texts: list[str]) -> Path:
     return folder
 
 
-def job_file(corpus: Path, model: Path, max_requests: int, max_num_seqs: int = 4) -> JobFile:
-    """The job file of a campaign; `max_requests` a shard.
-
-    In float32 an answer does not depend on what else is in the batch, so it can be compared.
-    """
+def job_file(corpus: Path, local: Mapping[str, object], max_requests: int) -> JobFile:
+    """The job file of a campaign; `max_requests` a shard."""
     given = {
         "name": "faults",
         "corpus": {"uri": str(corpus), "id": "id"},
         "messages": [{"role": "user", "content": "{{ text }}"}],
         "parameters": {"max_tokens": 256, "temperature": 0},
         "shards": {"max_requests": max_requests},
-        "local": {
-            "model": str(model),
-            "engine": "vllm",
-            "engine_args": {"max_model_len": 512, "max_num_seqs": max_num_seqs, "dtype": "float32"},
-        },
+        "local": local,
     }
     return parse_job(given, folder=corpus)
+
+
+def vllm_block(model: Path, max_num_seqs: int) -> dict[str, object]:
+    """The real engine. In float32 an answer does not depend on what else is in the batch."""
+    args = {"max_model_len": 512, "max_num_seqs": max_num_seqs, "dtype": "float32"}
+    return {"model": str(model), "engine": "vllm", "engine_args": args}
+
+
+def stub_block(latency_s: float) -> dict[str, object]:
+    """An engine in the worker's own process that answers after a while."""
+    args = {"max_num_seqs": 4, "latency_s": latency_s}
+    return {"model": "stub", "engine": "stub", "engine_args": args}
 
 
 def plan_shards(store: Store, near: Store, job: JobFile, texts: list[str]) -> Job:
