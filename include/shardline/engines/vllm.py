@@ -25,6 +25,7 @@ from shardline.engines.base import (
 )
 from shardline.engines.openai_body import check_messages, parse_completion, parse_settings
 from shardline.engines.vllm_config import default_args, default_env, is_cpu
+from shardline.engines.vllm_limits import Gpu, find_gpu
 from shardline.engines.vllm_prompts import Prompts, late_decoder
 from shardline.engines.vllm_sampling import Sampling, Samplings
 from shardline.engines.vllm_stats import Counters, stat_logger
@@ -61,19 +62,28 @@ class VllmEngine:
         counters: Counters | None = None,
     ) -> None:
         self._is_cpu, self._kind = is_cpu(), kind
-        defaults = default_args(block, commit, name, is_cpu=self._is_cpu, kind=kind)
-        self._args = defaults | block.engine_args
+        self._block, self._commit, self._name = block, commit, name
+        self._fit_to(None)
         self._chat_template = block.chat_template
-        self.max_num_seqs = int(self._args["max_num_seqs"])
         self._counters = counters or Counters()
         self._numbers = itertools.count()
         self._llm: Any = None
+
+    def _fit_to(self, gpu: Gpu | None) -> None:
+        block, kind = self._block, self._kind
+        defaults = default_args(
+            block, self._commit, self._name, is_cpu=self._is_cpu, kind=kind, gpu=gpu
+        )
+        self._args = defaults | block.engine_args
+        self.max_num_seqs = int(self._args["max_num_seqs"])
 
     async def start(self) -> None:
         is_folder = os.path.isabs(self._args["model"])  # noqa: PTH117
         for key, value in default_env(is_cpu=self._is_cpu, is_folder=is_folder).items():
             os.environ.setdefault(key, value)
         loop = asyncio.get_running_loop()
+        if not self._is_cpu:
+            self._fit_to(await loop.run_in_executor(_MAKER, find_gpu))
         self._llm = await loop.run_in_executor(_MAKER, self._make)
         config = self._llm.model_config
         self._max_model_len = int(config.max_model_len)
