@@ -21,6 +21,8 @@ class Ended(NamedTuple):
     prompt_tokens: int | None
     completion_tokens: int | None
     reason: str | None
+    job_id: str | None = None
+    """The job of the chain that ended it (see `chain`); None where it is the only one."""
 
 
 class _Message(msgspec.Struct):
@@ -54,6 +56,7 @@ class _Line(msgspec.Struct):
     custom_id: str
     response: _Response | None = None
     error: _Error | None = None
+    job_id: str | None = None
 
 
 class _ChoiceAnswer(msgspec.Struct):
@@ -104,6 +107,11 @@ def output_reader(job: JobFile, kind: Any) -> Reader:
     return lambda content: conform(msgspec.json.decode(content or ""), kind)
 
 
+def without_output(_: str | None) -> tuple[Any, int]:
+    """For those who count ends and need no answer."""
+    return None, 0
+
+
 def _read_choice(content: str | None) -> tuple[Any, int]:
     """The word alone. What is no such object stays as it is, and validation refuses it."""
     try:
@@ -138,6 +146,5 @@ def _end_of(path: Path, number: int, line: _Line, read_output: Reader) -> tuple[
             f"{path.name} line {number}: the answer to {line.custom_id} is not JSON; "
             "its runner should have made it a dead letter (invalid_output)"
         ) from error
-    return Ended(
-        output, answer.finish_reason, usage.prompt_tokens, usage.completion_tokens, None
-    ), lost
+    tokens = (usage.prompt_tokens, usage.completion_tokens)
+    return Ended(output, answer.finish_reason, *tokens, None, line.job_id), lost

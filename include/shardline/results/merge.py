@@ -18,6 +18,8 @@ import msgspec
 
 from shardline.errors import JobNotReady, LawBroken, ObjectNotFound
 from shardline.layout import published, published_file
+from shardline.results.chain import Chain, Replayed, read_cut
+from shardline.results.dead_letters import write_letters
 from shardline.results.law import (
     count_ledger,
     count_rejected,
@@ -25,9 +27,9 @@ from shardline.results.law import (
     shard_differences,
     shard_law,
 )
-from shardline.results.lines import Ended, output_reader, read_results
+from shardline.results.lines import Ended, output_reader, read_results, without_output
 from shardline.results.schema import check_schema
-from shardline.rows import Law, ShardEntry
+from shardline.rows import Law
 from shardline.shards.ledger import ledger_name
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.shards.parquet import read_batches, write_batches
@@ -51,7 +53,7 @@ class MergedFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class ShardMerge(msgspec.Struct, frozen=True):
+class ShardMerge(msgspec.Struct, frozen=True, omit_defaults=True):
     """What merge counted in one shard. `file` is None where all of it is dead letters."""
 
     shard: str
@@ -62,9 +64,11 @@ class ShardMerge(msgspec.Struct, frozen=True):
     """Dead letters and the duplicates that hang on them."""
     lost_values: int
     """Values of structured answers that the table's types could not hold."""
+    replayed: Replayed | None = None
+    """Of a replay: what became of the dead letters that it started from."""
 
 
-class MergeReport(msgspec.Struct, frozen=True):
+class MergeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """`merge.json`: the law of the job and of each shard, and the files to publish."""
 
     job_id: str
@@ -75,6 +79,7 @@ class MergeReport(msgspec.Struct, frozen=True):
     dead_documents: int
     lost_values: int
     shards: list[ShardMerge]
+    replayed: Replayed | None = None
 
     @property
     def files(self) -> list[MergedFile]:
@@ -95,29 +100,30 @@ def merge_shards(store: Store, plan: Plan) -> MergeReport:
             return done
     if not store.exists(plan.layout.settlement):
         raise JobNotReady(f"job {plan.job_id}: it is not settled yet")
-    merged = [
-        merge_shard(store, plan, entry, number)
-        for number, entry in enumerate(read_shards(store, plan))
-    ]
+    _check_replayed(store, plan)
+    schema = check_schema(store, plan)
+    chain = Chain(store, plan, output_reader(plan.job_file, schema.field("output").type))
+    merged = [merge_shard(store, plan, chain, number) for number in range(len(chain.shards))]
     report = _total(store, plan, merged)
     store.put_same(plan.layout.merge_report, msgspec.json.encode(report))
     log.info("job %s: %d rows merged into %d files", plan.job_id, report.rows, len(report.files))
     return report
 
 
-def merge_shard(store: Store, plan: Plan, entry: ShardEntry, number: int) -> ShardMerge:
-    """Merge one shard, or return what an earlier run counted of it.
+def merge_shard(store: Store, plan: Plan, chain: Chain, number: int) -> ShardMerge:
+    """Merge one shard of the whole job, or return what an earlier run counted of it.
 
     Raises:
         LawBroken: naming the shard and every difference.
     """
+    entry = chain.shards[number]
     report = plan.layout.merged(entry.shard)
     if (found := store.read_or_none(report)) is not None:
         done = msgspec.json.decode(found, type=ShardMerge)
         if _is_there(store, plan, done):
             return done
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
-        merged = _merge(store, plan, entry, number, Path(scratch))
+        merged = _merge(store, plan, chain, number, Path(scratch))
     store.put_same(report, msgspec.json.encode(merged))
     return merged
 
@@ -146,15 +152,29 @@ def _is_there(store: Store, plan: Plan, merged: ShardMerge) -> bool:
     return store.exists(f"{published(plan.job_file.table)}/{merged.file.path}")
 
 
-def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Path) -> ShardMerge:
-    schema = check_schema(store, plan)
+def _check_replayed(store: Store, plan: Plan) -> None:
+    """The law of the shards that a replay ran itself, before their lines take other lines' place."""
+    if plan.replay is None:
+        return
+    for entry in read_shards(store, plan):
+        with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
+            try:
+                ledger = count_ledger(store.fetch(plan.layout.ledger(entry.shard), Path(scratch)))
+                results = store.fetch(plan.layout.results(entry.shard), Path(scratch))
+            except ObjectNotFound as error:
+                raise LawBroken(f"shard {entry.shard}: {error.path} is gone") from error
+            if broken := shard_differences(entry, ledger, read_results(results, without_output)):
+                raise LawBroken(f"job {plan.job_id}: {'; '.join(broken)}")
+
+
+def _merge(store: Store, plan: Plan, chain: Chain, number: int, scratch: Path) -> ShardMerge:
+    schema, entry = check_schema(store, plan), chain.shards[number]
     try:
-        ledger_path = store.fetch(plan.layout.ledger(entry.shard), scratch)
-        results_path = store.fetch(plan.layout.results(entry.shard), scratch)
+        ledger_path = store.fetch(plan.whole.ledger(entry.shard), scratch)
+        results, replayed = chain.read(number)
     except ObjectNotFound as error:
         raise LawBroken(f"shard {entry.shard}: {error.path} is gone") from error
-    read_output = output_reader(plan.job_file, schema.field("output").type)
-    results, ledger = read_results(results_path, read_output), count_ledger(ledger_path)
+    ledger = count_ledger(ledger_path)
     if broken := shard_differences(entry, ledger, results):
         raise LawBroken("; ".join(broken))
     dead = {name: end.reason for name, end in results.ended.items() if end.reason is not None}
@@ -162,10 +182,14 @@ def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Pa
     file = None
     if rows:
         target = scratch / "merged.parquet"
-        written = write_batches(target, schema, _batches(plan, ledger_path, results.ended, schema))
+        batches = _batches(plan, chain, ledger_path, results.ended, schema)
+        written = write_batches(target, schema, batches)
         if written != rows:
             raise LawBroken(f"shard {entry.shard}: {written} rows written, {rows} counted")
         file = _put_file(store, plan, number, target, rows)
+    if dead and plan.replay is not None:
+        ends = chain.dead_ends(number, dead)
+        write_letters(store, plan, entry.shard, ledger_path, ends)
     return ShardMerge(
         shard=entry.shard,
         law=shard_law(ledger, results.ended.values()),
@@ -173,6 +197,7 @@ def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Pa
         dead_letters=_count(dead.values()),
         dead_documents=ledger.documents - rows,
         lost_values=results.lost_values,
+        replayed=replayed if plan.replay is not None else None,
     )
 
 
@@ -183,11 +208,16 @@ def _put_file(store: Store, plan: Plan, number: int, target: Path, rows: int) ->
     return MergedFile(path, rows, len(content), hashlib.sha256(content).hexdigest())
 
 
-def _batches(plan: Plan, ledger: Path, ended: dict[str, Ended], schema: Any) -> Iterator[Any]:
-    """Published rows in the order of the ledger, in its batches."""
+def _batches(
+    plan: Plan, chain: Chain, ledger: Path, ended: dict[str, Ended], schema: Any
+) -> Iterator[Any]:
+    """Published rows in the order of the ledger, in its batches.
+
+    Each row says which job of the chain has answered it, and with which model.
+    """
     import pyarrow as pa
 
-    label = model_label(plan)
+    labels = {link.plan.job_id: model_label(link.plan) for link in chain.links}
     for batch in read_batches(ledger):
         ends = [ended[name] for name in batch.column("fingerprint").to_pylist()]
         alive = pa.array([end.reason is None for end in ends])
@@ -197,13 +227,14 @@ def _batches(plan: Plan, ledger: Path, ended: dict[str, Ended], schema: Any) -> 
         columns: dict[str, Any] = {name: kept.column(name) for name in _OWN}
         for name in plan.job_file.corpus.carry:
             columns[name] = kept.column(ledger_name(name)).cast(schema.field(name).type, safe=False)
+        jobs = [end.job_id or plan.whole_id for end in ends]
         columns |= {
             "output": [end.output for end in ends],
             "finish_reason": [end.finish_reason for end in ends],
             "prompt_tokens": [end.prompt_tokens for end in ends],
             "completion_tokens": [end.completion_tokens for end in ends],
-            "model": [label] * len(ends),
-            "job_id": [plan.job_id] * len(ends),
+            "model": [labels[job_id] for job_id in jobs],
+            "job_id": jobs,
         }
         yield pa.record_batch(
             [_array(columns[field.name], field.type) for field in schema], schema=schema
@@ -219,10 +250,14 @@ def _array(values: Any, kind: Any) -> Any:
 def _total(store: Store, plan: Plan, merged: list[ShardMerge]) -> MergeReport:
     rejected = count_rejected(store, plan)
     law = job_law(store, plan, [shard.law for shard in merged], rejected.rows)
-    planned = read_manifest(store, plan)
+    planned = read_manifest(store, plan, plan.whole)
     broken = [*rejected.differences, *law.differences()]
     if law.documents != planned.documents:
         broken.append(f"{law.documents} documents in the ledgers, {planned.documents} planned")
+    replayed = None
+    if plan.replay is not None:
+        replayed = sum((shard.replayed for shard in merged if shard.replayed), Replayed())
+        broken += replayed.differences(read_cut(store, plan))
     if broken:
         raise LawBroken(f"job {plan.job_id}: {'; '.join(broken)}")
     reasons: dict[str, int] = {}
@@ -237,6 +272,7 @@ def _total(store: Store, plan: Plan, merged: list[ShardMerge]) -> MergeReport:
         dead_documents=sum(shard.dead_documents for shard in merged),
         lost_values=sum(shard.lost_values for shard in merged),
         shards=merged,
+        replayed=replayed,
     )
 
 

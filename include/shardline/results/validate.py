@@ -18,6 +18,7 @@ import msgspec
 from shardline.errors import ValidationFailed
 from shardline.layout import published
 from shardline.results.aggregates import Aggregates
+from shardline.results.chain import Chain
 from shardline.results.gate import Broken, Rule, judge
 from shardline.results.merge import MergedFile, MergeReport, read_merge_report
 from shardline.results.schema import check_schema
@@ -39,7 +40,7 @@ _FILE_RULES = (
     Rule("foreign_outputs", "output is one of the choices"),
     Rule("odd_finishes", "finish_reason is one that a whole answer has"),
     Rule("negative_tokens", "token counts are not negative"),
-    Rule("foreign_rows", "all rows are of this job"),
+    Rule("foreign_rows", "all rows are of this job, or of the jobs that it replays"),
 )
 
 
@@ -118,11 +119,13 @@ def _count(
     store: Store, plan: Plan, files: list[MergedFile], scratch: Path
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     job, schema = plan.job_file, check_schema(store, plan)
+    chain = [link.plan for link in Chain(store, plan).links]
+    keeps_cut = any(link.job_file.output.truncated == "keep" for link in chain)
     with Aggregates(
         scratch,
-        job_id=plan.job_id,
+        job_ids=[link.job_id for link in chain],
         choices=None if job.output.choices is None else list(job.output.choices),
-        finishes=["stop"] if job.output.truncated == "dead_letter" else ["stop", "length"],
+        finishes=["stop", "length"] if keeps_cut else ["stop"],
         # an answer in JSON may be null by its schema
         output_required=job.output.json_schema is None,
     ) as aggregates:
