@@ -13,7 +13,7 @@
     │   ├── JobNotReady           a stage was asked for before the one it reads from has ended
     │   ├── ValidationFailed      the Great Expectations gate said no
     │   ├── Superseded            another job's data is current in this partition
-    │   ├── ReplayRefused         another replay is open, it was given up, or what it reads is gone
+    │   ├── ReplayRefused         another replay is open, its base is replaced, or what it reads is gone
     │   ├── Cancelled             somebody put a cancel marker
     │   ├── ObjectConflict        an object that is written once holds other bytes
     │   └── StoreRefused          no permission, bad key, no such bucket, a folder that cannot be written

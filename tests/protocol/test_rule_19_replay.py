@@ -8,10 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from deltalake import DeltaTable
 
-from shardline.errors import JobFileError, ReplayRefused, Superseded, WrongInput
+from shardline.errors import JobFileError, ReplayRefused, WrongInput
 from shardline.layout import published
 from shardline.plan import Plan
 from shardline.results.cut_replay import cut_replay
@@ -39,6 +40,7 @@ from tests.results.answers import (
     small_job,
     text_of,
 )
+from tests.s3_server import s3_server
 from tests.worker.in_process import FaultyStore, ProcessDied, die_at
 
 pytestmark = pytest.mark.protocol(19)
@@ -93,7 +95,7 @@ def texts_of(store: Store, plan: Plan) -> list[str]:
     return [text_of(r) for e in read_shards(store, plan) for r in requests_of(store, plan, e.shard)]
 
 
-def table_of(store: Store) -> dict[str, str]:
+def table_of(store: Store) -> dict[str, Any]:
     """document id → output, as readers see it."""
     frame = DeltaTable(store.uri_of(published("test-job"))).to_pandas()
     return dict(zip(frame["document_id"], frame["output"], strict=True))
@@ -182,6 +184,35 @@ def test_a_replay_cuts_shards_of_any_size_over_the_shards_of_its_parent(tmp_path
     assert verify_job(store, replay).holds
 
 
+@pytest.mark.parametrize(
+    ("partition", "changes"),
+    [("2026-11-28", {}), (None, {"corpus__dedupe": "none"}), (None, {"corpus__carry": ["id"]})],
+)
+def test_partitions_single_documents_and_carried_columns_are_replayed_alike(
+    tmp_path: Path, partition: str | None, changes: dict[str, Any]
+) -> None:
+    store, plan = parent_job(tmp_path, partition=partition, **changes)
+    replay = replayed(store, plan)
+    current = current_publication(store, "test-job", partition)
+    assert current is not None
+    assert (current.job_id, current.rows) == (replay.job_id, 21)
+    assert verify_job(store, replay).holds
+
+
+def test_structured_answers_are_replayed_in_the_types_of_the_table(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    store, plan = small_job(tmp_path, ROWS, output={"json_schema": schema})
+
+    def bad(request: Request) -> Result:
+        is_bad = "05" in text_of(request)
+        return error(request, "invalid_output") if is_bad else result(request, '{"n": 1}')
+
+    answer_all(store, plan, bad)
+    publish_unseen(store, plan)
+    replayed(store, plan, answer=lambda r: result(r, '{"n": 2}'))
+    assert sum(output["n"] == 2 for output in table_of(store).values()) == 2
+
+
 # settings
 
 
@@ -252,8 +283,9 @@ def test_of_two_that_are_opened_at_once_one_is_refused(tmp_path: Path) -> None:
 
 def test_the_same_wish_goes_on_with_the_replay_that_is_open(tmp_path: Path) -> None:
     store, plan = parent_job(tmp_path)
-    first = opened(store, plan, "engine_error")
-    assert opened(store, plan, "engine_error") == first
+    bias: dict[str, Any] = {"parameters__logit_bias": {1: 5}}  # a key that JSON writes as a string
+    first = opened(store, plan, "engine_error", **bias)
+    assert opened(store, plan, "engine_error", **bias) == first
     with pytest.raises(ReplayRefused, match="another replay is open"):
         opened(store, plan)
 
@@ -283,7 +315,7 @@ def test_one_that_was_abandoned_and_came_through_is_not_undone_by_the_next(tmp_p
     answer_all(store, second)
     store.delete(first.layout.abandoned)  # the moment before
     publish_unseen(store, first)
-    with pytest.raises(Superseded, match=rf"superseded by {first.job_id}; .*--abandon"):
+    with pytest.raises(ReplayRefused, match=rf"superseded by {first.job_id}; .*--abandon"):
         publish_unseen(store, second)
     abandon_replay(store, plan)
     third = replayed(store, plan, "invalid_output")
@@ -356,10 +388,10 @@ def test_a_replay_is_refused_when_its_parent_is_no_longer_current(tmp_path: Path
     answer_all(store, newer)
     publish_unseen(store, newer)
     for force in (False, True):
-        with pytest.raises(Superseded, match=f"superseded by {newer.job_id}"):
+        with pytest.raises(ReplayRefused, match=f"superseded by {newer.job_id}"):
             publish_unseen(store, replay, force=force)
     abandon_replay(store, plan)
-    with pytest.raises(Superseded, match="a replay would bring it back"):
+    with pytest.raises(ReplayRefused, match="a replay would bring it back"):
         opened(store, plan)
     assert [p.job_id for p in history(store, "test-job")] == [newer.job_id, plan.job_id]
 
@@ -392,9 +424,9 @@ def test_a_table_that_was_rolled_back_to_the_parent_is_replayed_from_there(tmp_p
 # harvest
 
 
-def sealed_with_a_late_worker(folder: Path) -> tuple[Store, Plan, str]:
+def sealed_with_a_late_worker(folder: Path, store: Store | None = None) -> tuple[Store, Plan, str]:
     """The first shard is sealed; then its lost worker, still alive, commits two more rows."""
-    store, plan = small_job(folder, ROWS)
+    store, plan = small_job(folder, ROWS, store=store)
     first, *others = [entry.shard for entry in read_shards(store, plan)]
     requests = requests_of(store, plan, first)
     put_attempt(store, plan, first)
@@ -460,6 +492,27 @@ def test_a_late_worker_of_a_replay_is_harvested_by_the_next(tmp_path: Path) -> N
     frame = DeltaTable(store.uri_of(published("test-job"))).to_pandas()
     assert set(frame[frame.output == "late"].job_id) == {first.job_id}
     assert verify_job(store, second).holds
+
+
+@pytest.mark.slow
+def test_an_object_store_is_harvested_and_replayed_like_a_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_server() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        boto3.client("s3").create_bucket(Bucket="replays")
+        store, plan, left = sealed_with_a_late_worker(tmp_path, open_store("s3://replays/root"))
+        replay = opened(store, plan)
+        assert cut_replay(store, replay).harvested == 2
+        answer_all(store, replay, still(left))
+        publish_unseen(store, replay)
+        assert replayed(store, plan).whole_id == plan.job_id
+        current = current_publication(store, "test-job", None)
+        assert current is not None
+        assert (current.job_id, current.rows) == (f"{plan.job_id}-r2", 22)
+        for job in (plan, replay):
+            assert verify_job(store, job).holds
 
 
 # kept for keep_days

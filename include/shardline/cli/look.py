@@ -131,9 +131,14 @@ def dead_letter_lines(store: Store, plan: Plan) -> Iterator[str]:
 
 def dead_letter_hint(store: Store, plan: Plan) -> str:
     """The command that runs them again; empty where there are none, or they are not counted yet."""
+    from shardline.plan import read_plan
     from shardline.results.merge import read_merge_report
     from shardline.results.outcome import say_replay
+    from shardline.results.publish import current_publication, is_followed
 
+    current = current_publication(store, plan.job_file.table, plan.partition)
+    if current is not None and is_followed(plan, current):
+        plan = read_plan(store, current.job_id)
     try:
         counts = read_merge_report(store, plan).dead_letters
     except JobNotReady:

@@ -23,7 +23,6 @@ from shardline.errors import (
     JobFileError,
     JobNotReady,
     ReplayRefused,
-    Superseded,
     WrongInput,
 )
 from shardline.job import JobFile, change_job
@@ -81,8 +80,9 @@ def open_replay(
 
     Raises:
         WrongInput: an unknown reason. JobFileError: a field that a replay cannot change.
-        ReplayRefused: another replay is open, this one was given up, or what it needs is gone.
-        JobNotReady: nothing of the job is published. Superseded: another job is current.
+        ReplayRefused: another replay is open, this one was given up, another job is current, or
+            what it needs is gone.
+        JobNotReady: nothing of the job is published.
         ModelNotFound: no such model.
     """
     parent = read_plan(store, plan.whole_id)
@@ -171,14 +171,18 @@ def _settings(job: JobFile) -> tuple[Any, ...]:
 def _same(parent: Plan, found: Plan, reasons: list[str], wish: Wish) -> Plan:
     """The replay that is open, if it is the one that is asked for."""
     assert found.replay
-    asked = msgspec.to_builtins(dict(wish.changes))
-    if (found.replay.reasons, found.replay.changes) == (reasons, asked):
+    if (found.replay.reasons, found.replay.changes) == (reasons, _as_json(wish.changes)):
         return found
     raise ReplayRefused(
         f"job {parent.job_id}: another replay is open, {found.job_id} since {found.planned_at}: "
         f"`shardline resume {found.job_id}` finishes it, "
         f"`shardline replay {parent.job_id} --abandon` gives it up"
     )
+
+
+def _as_json(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """As they are read back: YAML has keys and dates that JSON writes as strings."""
+    return msgspec.json.decode(msgspec.json.encode(dict(changes)), type=dict[str, Any])
 
 
 def _opened(store: Store, plan: Plan) -> Plan:
@@ -198,7 +202,7 @@ def _read_base(store: Store, parent: Plan) -> Plan:
             f"`shardline resume {parent.job_id}` goes on with the job itself"
         )
     if parent.job_id not in (current.job_id, current.parent):
-        raise Superseded(
+        raise ReplayRefused(
             f"job {parent.job_id}: superseded by {current.job_id}; a replay would bring it back"
         )
     return read_plan(store, current.job_id)
@@ -261,7 +265,7 @@ def _plan(
             n=n,
             base=base.job_id,
             reasons=reasons,
-            changes=msgspec.to_builtins(dict(wish.changes)),
+            changes=_as_json(wish.changes),
             parent_planned_at=parent.planned_at,
             opened_by=opened_by,
         ),

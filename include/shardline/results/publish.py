@@ -84,9 +84,9 @@ def publish_results(store: Store, plan: Plan, *, force: bool = False) -> Publica
 
     Raises:
         JobNotReady: not merged, or not validated.
-        Superseded: another job is current here that was planned later, or that replaced this one;
-            for a replay, anything but what it started from, even with force.
-        ReplayRefused: it was abandoned.
+        Superseded: another job is current here that was planned later, or that replaced this one.
+        ReplayRefused: a replay that was abandoned, or what it started from is no longer current;
+            force does not help.
         JobFileError: a column changed its type since the job was planned.
         LawBroken: a merged file is gone or has another size.
         CommitConflict: others kept committing first.
@@ -124,7 +124,7 @@ def check_not_superseded(plan: Plan, current: Publication | None, *, was_publish
     """Refuse to put an older job over a newer one, or to bring a replaced one back by accident.
 
     Raises:
-        Superseded: with what is current, and the ways out.
+        Superseded: with what is current, and the ways out. ReplayRefused: the same of a replay.
     """
     where = f"job {plan.job_id}: partition {plan.partition or NO_PARTITION}"
     if plan.replay is not None:
@@ -157,7 +157,7 @@ def _check_base(replay: Replay, current: Publication | None, where: str) -> None
     """
     if current is None or current.job_id != replay.base:
         now = f"superseded by {current.job_id}" if current else "rolled back"
-        raise Superseded(
+        raise ReplayRefused(
             f"{where}: it replays {replay.base}, which was {now}; "
             f"`shardline replay {replay.parent} --abandon` gives it up"
         )
