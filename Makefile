@@ -14,10 +14,10 @@ REQUIREMENTS := include/requirements
 LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status check test fmt lock samples clean
+.PHONY: help setup demo up down status check test faults bench-worker fmt lock samples clean
 
 help:  ## this list
-	@awk -F ':.*## *' '/^[a-z]+:.*##/ {printf "%-9s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv (2.7 GB once, 1 to 4 minutes; nothing when the lock is unchanged)
 
@@ -51,6 +51,15 @@ check: setup  ## format, lint, types, contracts, quick tests
 test: check  ## check, then the long tests: a real Airflow, S3 server and engine
 	@echo "== long tests"
 	$(BIN)/python -m pytest -q -m slow
+
+N ?= 60
+SEED ?= 1
+
+faults: setup  ## shoot N=60 random faults (SEED=1) at real workers, then count what was lost or doubled: under an hour
+	@$(BIN)/python -m benchmarks.faults --faults $(N) --seed $(SEED)
+
+bench-worker: setup  ## what a request costs beside the engine, next to vLLM's run_batch() (ROWS=2000): about 8 minutes alone on the machine
+	@$(BIN)/python -m benchmarks.bench_worker
 
 fmt: setup  ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .

@@ -18,6 +18,7 @@ from shardline.store import Store
 class _Bounds(msgspec.Struct):
     max_tokens: Any = None
     max_completion_tokens: Any = None
+    metadata: Any = None
 
 
 class _Head(msgspec.Struct):
@@ -65,12 +66,16 @@ class Shard:
     def in_order(self) -> list[int]:
         """All rows, longest first, so that no long row is left for an emptying engine.
 
-        Longest by the bound on its output where rows differ in it, else by the input.
+        Longest by the output that is expected where rows differ in it, else by the input. Expected
+        is `metadata.expected_tokens` where a request has it, else the most that it may write.
         """
         return sorted(range(len(self)), key=lambda r: (-self._bounds[r], -self._places[r][1], r))
 
 
 def _bound(body: _Bounds) -> int:
+    hint = body.metadata.get("expected_tokens") if isinstance(body.metadata, dict) else None
+    if isinstance(hint, str) and hint.isascii() and hint.isdecimal():  # metadata holds strings
+        return int(hint)
     bound = body.max_completion_tokens or body.max_tokens
     return bound if isinstance(bound, int) else 0
 

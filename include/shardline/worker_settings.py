@@ -63,6 +63,10 @@ class WorkerSettings(BaseSettings):
         ge=1,
         description="When so many first rows end for one reason that lies in the job, stop.",
     )
+    work_ahead: bool = Field(
+        default=False,
+        description="Fill slots that idle at a shard's end with rows of shards nobody has started.",
+    )
     liveness_file: Path | None = Field(
         default=None, description="Touched every second while the worker's loop turns."
     )
