@@ -53,6 +53,7 @@ _REFUSED = (
     NotADirectoryError,
     IsADirectoryError,
 )
+_NO_BUCKET = "<Code>NoSuchBucket</Code>"  # S3's own code: the library has no class for it
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Store:
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Objects below a prefix that ends at a slash (or is empty), sorted by name."""
-        with _translated(prefix):
+        with _translated(prefix or self.uri):
             yield from sorted(self._do_list(prefix.rstrip("/"), start_after), key=lambda o: o.path)
 
     def folders(self, prefix: str) -> tuple[str, ...]:
@@ -328,6 +329,8 @@ def _translated(path: str) -> Iterator[None]:
     except _REFUSED as error:
         raise StoreRefused(f"{path}: {first_line(error)}") from error
     except obstore_errors.BaseError as error:
+        if _NO_BUCKET in str(error):
+            raise StoreRefused(f"{path}: there is no such bucket") from error
         raise StoreUnavailable(f"{path}: {first_line(error)}") from error
     except OSError as error:  # disk full, I/O error, stale handle, reset connection
         raise StoreUnavailable(f"{path}: {first_line(error)}") from error

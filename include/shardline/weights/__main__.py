@@ -1,0 +1,74 @@
+"""`python -m shardline.weights`: have models on this machine before a worker needs them.
+
+    --job {root}/jobs/{job_id}       the model of a planned job: an init container
+    --model ID [--revision REV]      any model as it is today: a DaemonSet; may be repeated
+
+It ends when all are there: 0 done, 65 a model that cannot be had, 69 store, hub or disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shardline.errors import PermanentError, ShardlineError, StoreRefused
+from shardline.job import EngineBlock
+from shardline.models import pin_model
+from shardline.plan import read_plan
+from shardline.reasons import ExitCode
+from shardline.store import open_store
+from shardline.weights.cache import local_model_folder
+
+log = logging.getLogger("shardline.weights")
+
+
+def main(arguments: Sequence[str] | None = None) -> ExitCode:
+    """Fetch what was asked for; see the module."""
+    given = _parse(arguments)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    try:
+        for block, commit in _wanted(given):
+            folder = local_model_folder(block, commit, given.cache)
+            log.info("weights %s: %s", block.model, folder)
+    except ShardlineError as error:
+        log.error("weights: %s", error)
+        is_wrong = isinstance(error, PermanentError) and not isinstance(error, StoreRefused)
+        return ExitCode.WRONG_INPUT if is_wrong else ExitCode.STORE_UNREACHABLE
+    return ExitCode.DONE
+
+
+def _wanted(given: argparse.Namespace) -> Iterator[tuple[EngineBlock, str]]:
+    if given.job:
+        root, _, job_id = given.job.rstrip("/").rpartition("/jobs/")
+        plan = read_plan(open_store(root), job_id)
+        if plan.job_file.engine.engine != "stub":
+            yield plan.job_file.engine, plan.model_commit
+    for model in given.model:
+        block = EngineBlock(model=model, revision=given.revision)
+        yield block, pin_model(block)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m shardline.weights",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--job", help="URI of a planned job: {root}/jobs/{job_id}")
+    parser.add_argument("--model", action="append", default=[], help="hub id or s3:// folder")
+    parser.add_argument("--revision", default="main", help="of the hub models")
+    parser.add_argument("--cache", type=Path, help="the folder (default: SHARDLINE_MODEL_CACHE)")
+    given = parser.parse_args(arguments)
+    if not (given.job or given.model):
+        parser.error("expected --job or --model")
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main())
