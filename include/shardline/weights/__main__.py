@@ -1,9 +1,9 @@
 """`python -m shardline.weights`: have models on this machine before a worker needs them.
 
     --job {root}/jobs/{job_id}       the model of a planned job: an init container
-    --model ID [--revision REV]      any model as it is today: a DaemonSet; may be repeated
+    --model ID[@REVISION]            any model as it is today; may be repeated
 
-It ends when all are there: 0 done, 65 a model that cannot be had, 69 store, hub or disk.
+Without either, the models of SHARDLINE_CACHED_MODELS: a DaemonSet. It ends when all are there: 0 done, 65 a model that cannot be had, 69 store, hub or disk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardline.models import pin_model
 from shardline.plan import read_plan
 from shardline.reasons import ExitCode
 from shardline.store import open_store
-from shardline.weights.cache import local_model_folder
+from shardline.weights.cache import CacheSettings, local_model_folder
 
 log = logging.getLogger("shardline.weights")
 
@@ -49,9 +49,18 @@ def _wanted(given: argparse.Namespace) -> Iterator[tuple[EngineBlock, str]]:
         plan = read_plan(open_store(root), job_id)
         if plan.job_file.engine.engine != "stub":
             yield plan.job_file.engine, plan.model_commit
-    for model in given.model:
-        block = EngineBlock(model=model, revision=given.revision)
+    asked = bool(given.job or given.model)
+    for model in given.model if asked else CacheSettings().cached_models:
+        block = parse_model(model)
         yield block, pin_model(block)
+
+
+def parse_model(text: str) -> EngineBlock:
+    """`ID@REVISION` of the hub, or a folder; a name of a folder is a name, @ or not."""
+    if "://" in text or text.startswith("/"):
+        return EngineBlock(model=text)
+    model, _, revision = text.partition("@")
+    return EngineBlock(model=model, revision=revision or "main")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -62,12 +71,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--job", help="URI of a planned job: {root}/jobs/{job_id}")
     parser.add_argument("--model", action="append", default=[], help="hub id or s3:// folder")
-    parser.add_argument("--revision", default="main", help="of the hub models")
     parser.add_argument("--cache", type=Path, help="the folder (default: SHARDLINE_MODEL_CACHE)")
-    given = parser.parse_args(arguments)
-    if not (given.job or given.model):
-        parser.error("expected --job or --model")
-    return given
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from shardline.errors import ModelNotFound, StoreRefused
 from shardline.hub import hub_folder
@@ -45,6 +46,18 @@ class CacheSettings(BaseSettings):
         default=Path("~/.cache/shardline/models"),
         description="The folder of models on a disk of this machine; it needs room for all of them.",
     )
+    cached_models: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Comma-separated models that `python -m shardline.weights` fetches where it is "
+        "told none: hub ids, with @revision or without, and s3:// folders.",
+    )
+
+    @field_validator("cached_models", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(name for name in value.replace(",", " ").split() if name)
 
 
 def local_model_folder(block: EngineBlock, commit: str, cache: Path | None = None) -> Path:
