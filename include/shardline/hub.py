@@ -41,8 +41,10 @@ def hub_commit(model: str, revision: str) -> str:
     return str(commit)
 
 
-def hub_folder(model: str, commit: str, cache: Path) -> Path:
+def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
     """A folder with the model's files of one commit, fetched below `cache` unless they are there.
+
+    Without a `cache` it is the hub library's own (HF_HOME).
 
     The hub's own library locks, resumes and checks what it fetches.
 
@@ -56,7 +58,7 @@ def hub_folder(model: str, commit: str, cache: Path) -> Path:
         api = _api()
         found = api.model_info(model, revision=commit, timeout=_TIMEOUT_S, files_metadata=True)
         ignored = ignored_files([file.rfilename for file in found.siblings or ()])
-        log.info("weights %s at %s: fetching what is not yet in %s", model, commit[:12], cache)
+        log.info("weights %s at %s: fetching what is not yet here", model, commit[:12])
         folder = api.snapshot_download(
             model, revision=commit, cache_dir=cache, ignore_patterns=list(ignored)
         )

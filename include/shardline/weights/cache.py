@@ -63,8 +63,9 @@ class CacheSettings(BaseSettings):
 def local_model_folder(block: EngineBlock, commit: str, cache: Path | None = None) -> Path:
     """The model as a folder that an engine can open, fetched first unless it is there.
 
-    `commit` is the plan's. `cache` is SHARDLINE_MODEL_CACHE where it is not given. Blocks for as long
-    as the fetch takes; any number of processes may ask at once.
+    `commit` is the plan's. `cache` is SHARDLINE_MODEL_CACHE where it is not given; models of the hub
+    lie where HF_HOME says, if it says anything. Blocks for as long as the fetch takes; any number of
+    processes may ask at once.
 
     Raises:
         ModelNotFound: not there, not allowed, or not what was planned.
@@ -78,6 +79,8 @@ def local_model_folder(block: EngineBlock, commit: str, cache: Path | None = Non
     cache = (cache or CacheSettings().model_cache).expanduser()
     if block.model.startswith("s3://"):
         return fill(block.model, commit, cache)
+    if os.environ.keys() & {"HF_HOME", "HF_HUB_CACHE"}:  # then others look there too
+        return hub_folder(block.model, commit, None)
     _make(cache)
     return hub_folder(block.model, commit, cache / "hub")
 
