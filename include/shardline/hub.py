@@ -66,6 +66,15 @@ def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
     return Path(folder)
 
 
+def cached_hub_folder(model: str, commit: str, cache: Path | None) -> Path:
+    """Where `hub_folder` puts a commit's files, there or not; the hub is not asked."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder: str = repo_folder_name(repo_id=model, repo_type="model")
+    return Path(cache or constants.HF_HUB_CACHE).expanduser() / folder / "snapshots" / commit
+
+
 def ignored_files(names: Sequence[str]) -> tuple[str, ...]:
     """Patterns of files that an engine does not read, given all names of the model."""
     has_safetensors = any(name.endswith(".safetensors") for name in names)
