@@ -239,6 +239,9 @@ def test_a_stage_reads_and_writes_buckets_with_the_keys_of_the_connection(
     plan = stages.plan_job("reviews.yaml", {}, DAY)
     stages.scan_corpus(plan.job_id, 0)
     assert lake.get_object(Bucket="lake", Key=f"root/jobs/{plan.job_id}/scan/00000.json")
+    stages.check_ids(plan.job_id)
+    stages.cut_shards(plan.job_id, 0)
+    stages.write_manifest(plan.job_id)  # asks the published table too
     store, _ = stages.open_job(plan.job_id)
     assert store.delta_options["aws_secret_access_key"] == SECRET
     assert worker_environment({})["AWS_SECRET_ACCESS_KEY"] == SECRET
