@@ -107,6 +107,20 @@ def test_a_folder_of_the_hub_holds_what_an_engine_reads(hub: Hub, tmp_path: Path
     assert not [asked for asked in hub.asked if asked.startswith("GET /org")]
 
 
+def test_a_disk_that_fails_is_no_missing_model(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "full").touch()
+    with pytest.raises(StoreUnavailable, match="org/open"):
+        hub_folder("org/open", COMMIT, tmp_path / "full" / "hub")
+
+
+def test_a_hub_that_goes_away_while_it_gives_is_no_missing_model(hub: Hub, tmp_path: Path) -> None:
+    hub.refused_files = ("model.safetensors",)
+    with pytest.raises(StoreUnavailable):
+        hub_folder("org/open", COMMIT, tmp_path / "hub")
+    hub.refused_files = ()
+    assert (hub_folder("org/open", COMMIT, tmp_path / "hub") / "model.safetensors").exists()
+
+
 def test_a_model_that_is_whole_here_is_opened_without_the_hub(hub: Hub, tmp_path: Path) -> None:
     block = EngineBlock(model="org/open")
     folder = local_model_folder(block, COMMIT, tmp_path)

@@ -100,8 +100,11 @@ def _from_hub(model: str, commit: str, cache: Path | None) -> Path:
         if p.is_file()
     ]
     temporary = _hub_record(folder).with_suffix(f".{os.getpid()}")
-    temporary.write_bytes(msgspec.json.encode(files))
-    temporary.replace(_hub_record(folder))
+    try:
+        temporary.write_bytes(msgspec.json.encode(files))
+        temporary.replace(_hub_record(folder))
+    except OSError as error:  # a cache that may only be read is asked about again next time
+        log.warning("weights %s: %s: %s", model, temporary, error.strerror)
     return folder
 
 
