@@ -84,7 +84,7 @@ def job_tasks(spec: JobSpec) -> Any:
         cut_shards.partial(job_id=job_id).expand(bucket_set=bucket_sets),
         write_manifest(job_id),
     ]
-    return _run_and_publish(job_id, steps, spec.outlet)
+    return _run_and_publish(job_id, steps, spec.outlet, _arrival(spec.waiting_job))
 
 
 def replay_tasks(outlet: Asset | AssetAlias | None = None) -> Any:
@@ -107,8 +107,13 @@ def replay_tasks(outlet: Asset | AssetAlias | None = None) -> Any:
     return _run_and_publish(opened["job_id"], [opened, cut_replay(opened["job_id"])], outlet)
 
 
-def _run_and_publish(job_id: Any, steps: list[Any], outlet: Asset | AssetAlias | None) -> Any:
-    """Add the tasks from the first wave to the outcome behind `steps`, the first of which plans."""
+def _run_and_publish(
+    job_id: Any, steps: list[Any], outlet: Asset | AssetAlias | None, arrival: Any = None
+) -> Any:
+    """Add the tasks from the first wave to the outcome behind `steps`, the first of which plans.
+
+    `arrival`, if there is one, is waited for before.
+    """
     outlets = [outlet] if outlet is not None else []
 
     @task(**RETRIES)
@@ -169,9 +174,8 @@ def _run_and_publish(job_id: Any, steps: list[Any], outlet: Asset | AssetAlias |
         report_job(job_id),
     ]
     watched = [step.operator.task_id for step in steps]
-    arrival = _arrival(spec.waiting_job)
     if arrival is not None:
-        arrival >> splits
+        arrival >> steps[0]
         watched.append(arrival.task_id)
     outcome = check_outcome(watched[0], watched)
     for step, following in zip(steps, [*steps[1:], outcome], strict=True):
