@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from shardline.runners.retry import MAX_CHARGED, MAX_FREE, Decision, Verdict, decide
+from shardline.runners.retry import Decision, Verdict, decide
 from shardline.runners.shard import ShardOutcome, infer_shard, read_history
 from shardline_airflow.retries import GivenUp, TryAgain, TypedRetryPolicy
 from shardline_airflow.runs import name_map_index
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHARD_RETRIES: dict[str, Any] = {
-    # A ceiling only: runners.retry says "dead" long before.
-    "retries": MAX_CHARGED + MAX_FREE,
+    # A ceiling only: runners.retry says "dead" long before, unless the shard gets on each time.
+    "retries": 1_000,
     "retry_delay": timedelta(seconds=10),
     "retry_policy": TypedRetryPolicy(),
     "map_index_template": "{{ shard | default('number %d' % task.number) }}",

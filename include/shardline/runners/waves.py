@@ -51,6 +51,15 @@ class DeathClass(StrEnum):
     JOB = "wrong_input"
     CLUSTER = "engine_failed"
     VANISHED = "vanished"
+    # what a pod alone can die of
+    MANIFEST = "wrong_manifest"
+    IMAGE = "image_cannot_be_pulled"
+    NO_ROOM = "unschedulable"
+    REFUSED = "refused"
+    WONT_START = "wont_start"
+    MEMORY = "oom_killed"
+    STORAGE = "storage_exceeded"
+    DEADLINE = "deadline"
 
 
 @dataclass(frozen=True)
