@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardline.engines.base import Engine
+from shardline.job import EngineBlock
 from shardline.plan import Plan
 
 
-def engine_maker(plan: Plan) -> Callable[[], Engine]:
-    """What makes a new engine for a job: at the start, and again after each death."""
+def engine_maker(plan: Plan, slots: int | None = None) -> Callable[[], Engine]:
+    """What makes a new engine for a job: at the start, and again after each death.
+
+    Args:
+        slots: an upper bound of max_num_seqs, after an attempt ran out of memory.
+    """
     job = plan.job_file
-    block = job.engine
+    block = _bounded(job.engine, slots)
     if block.engine == "stub":
         from shardline.engines.stub import StubEngine
 
@@ -19,3 +24,10 @@ def engine_maker(plan: Plan) -> Callable[[], Engine]:
     from shardline.engines.vllm import VllmEngine
 
     return lambda: VllmEngine(block, plan.model_commit, job.name)
+
+
+def _bounded(block: EngineBlock, slots: int | None) -> EngineBlock:
+    if slots is None:
+        return block
+    bound = min(block.engine_args.get("max_num_seqs", slots), slots)
+    return block.model_copy(update={"engine_args": {**block.engine_args, "max_num_seqs": bound}})

@@ -177,7 +177,7 @@ class _Run:
         job = self._plan.job_file
         is_new = not self._attempt.resumed_rows
         self._driver = Driver(
-            make_engine=engine_maker(self._plan),
+            make_engine=engine_maker(self._plan, self._settings.max_num_seqs),
             model=job.name,
             refuse_truncated=job.output.truncated == "dead_letter",
             settings=self._settings,
