@@ -72,7 +72,7 @@ class InferShard(BaseOperator):
             on_line=lambda line: log.info("%s", line),
             on_start=self._hold,
         )
-        end_task(outcome, decide_since(store, plan, outcome, generation, before))
+        end_task(shard, decide_since(store, plan, outcome, generation, before))
         if not outcome.attempt:
             log.info("%s", say_done_before(store, plan, shard))
 
@@ -119,14 +119,14 @@ def decide_since(
     return decide(history, random.random()) if history else outcome.decision  # noqa: S311
 
 
-def end_task(outcome: ShardOutcome, decision: Decision) -> None:
+def end_task(shard: str, decision: Decision) -> None:
     """End the task as its shard ended, with one line that says why.
 
     Raises:
         TryAgain: another attempt goes on from the committed segments.
         GivenUp: the shard is dead, or the job was cancelled.
     """
-    line = f"{outcome.shard}: {decision.verdict.value}, {decision.reason}"
+    line = f"{shard}: {decision.verdict.value}, {decision.reason}"
     if decision.verdict is Verdict.DONE:
         log.info("%s", line)
     elif decision.verdict is Verdict.RETRY:

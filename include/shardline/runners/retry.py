@@ -80,11 +80,15 @@ class Outcome:
 
     @property
     def is_done(self) -> bool:
-        return self.exit_code == ExitCode.DONE or self.pod is PodOutcome.DONE
+        if self.pod is not None:  # a worker may end well without results
+            return self.pod is PodOutcome.DONE
+        return self.exit_code == ExitCode.DONE
 
     @property
     def is_cancelled(self) -> bool:
-        return self.exit_code == ExitCode.CANCELLED or self.pod is PodOutcome.CANCELLED
+        if self.pod is not None:
+            return self.pod is PodOutcome.CANCELLED
+        return self.exit_code == ExitCode.CANCELLED
 
 
 _CHARGES: dict[int | None, Charge] = {
