@@ -120,6 +120,8 @@ class FakeKubernetes:
     calls: list[tuple[str, str]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     log: str = ""
+    may_create: bool = False
+    """The answer to whether we have the right to make pods."""
     port: int = 0
     on_look: Callable[[int], None] = lambda _: None
     """Called with the number of each read of a pod, before it is answered."""
@@ -196,6 +198,10 @@ class FakeKubernetes:
         self._collect(pod)
         return web.json_response(pod.object)
 
+    async def _review(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        return web.json_response(body | {"status": {"allowed": self.may_create}}, status=201)
+
     async def _log(self, request: web.Request) -> web.Response:
         return web.Response(text=self.log)
 
@@ -234,6 +240,7 @@ class FakeKubernetes:
                 web.patch(root + "/{name}", self._patch),
                 web.delete(root + "/{name}", self._delete),
                 web.get(root + "/{name}/log", self._log),
+                web.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review),
             ]
         )
         return app

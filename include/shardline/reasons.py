@@ -178,6 +178,7 @@ class PodOutcome(_Explained):
     NODE_LOST = "node_lost", "Nobody hears from the machine, or it was removed with the pod on it."
     STORE_UNREACHABLE = "store_unreachable", "The worker could not reach the object store."
     CONTROL_PLANE = "control_plane", "The Kubernetes API did not answer, or asked to come later."
+    OVER_QUOTA = "over_quota", "The namespace has no room for the pod: its quota, or a policy."
     OOM_KILLED = "oom_killed", "The pod used more memory than it may."
     STORAGE_EXCEEDED = "storage_exceeded", "The pod used more local disk than it may."
     DEADLINE = "deadline", "The pod ran longer than it may."
@@ -185,7 +186,7 @@ class PodOutcome(_Explained):
     WONT_START = "wont_start", "The node took the pod and could not start its container."
     IMAGE_CANNOT_BE_PULLED = "image_cannot_be_pulled", "The worker's image cannot be pulled."
     UNSCHEDULABLE = "unschedulable", "No machine had room for the pod in the time it may wait."
-    REFUSED = "refused", "Kubernetes did not allow the pod: rights, quota or a policy."
+    REFUSED = "refused", "We may not make pods there: no rights, or no such namespace."
     UNKNOWN = "unknown", "The worker ended in a way that has no meaning here: it crashed."
     WRONG_INPUT = "wrong_input", "The shard or the job cannot be run as it is."
     WRONG_MANIFEST = "wrong_manifest", "Kubernetes says that the pod's description is wrong."
@@ -213,6 +214,7 @@ _CHARGES = {
     PodOutcome.NODE_LOST: Charge.FREE,
     PodOutcome.STORE_UNREACHABLE: Charge.FREE,
     PodOutcome.CONTROL_PLANE: Charge.FREE,
+    PodOutcome.OVER_QUOTA: Charge.FREE,
 }
 
 

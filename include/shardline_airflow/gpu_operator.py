@@ -173,7 +173,6 @@ class InferShardOnGpu(KubernetesPodOperator):
             base_container_name=CONTAINER,
             kubernetes_conn_id=self.kubernetes_conn_id,
             poll_interval=pods.settings.poll_s,
-            root=pods.store.uri,
             progress=pods.plan.layout.progress(pods.shard, attempt),
             attempt=attempt,
             patience=asdict(self._patience),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import orjson
-from kubernetes.client import ApiException, CoreV1Api
+from kubernetes.client import ApiException, AuthorizationV1Api, CoreV1Api
 from urllib3.exceptions import HTTPError
 
 from shardline.errors import TransientError
@@ -37,8 +37,8 @@ class ControlPlaneDown(TransientError):
 class PodRefused(Exception):
     """The API answered that it makes no such pod."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        self.status, self.reason = status, reason
+    def __init__(self, status: int, reason: str, message: str, may_create: bool) -> None:
+        self.status, self.reason, self.may_create = status, reason, may_create
         super().__init__(message)
 
 
@@ -90,7 +90,8 @@ class PodApi:
             )
         except ApiException as error:
             if _reason(error) != "AlreadyExists":
-                raise PodRefused(error.status or 0, _reason(error), _message(error)) from error
+                may = error.status == 403 and self._may_create()
+                raise PodRefused(error.status or 0, _reason(error), _message(error), may) from error
             found = self.read(pod.metadata.name)
             if found is None:  # it went between the two calls
                 raise ControlPlaneDown(
@@ -137,6 +138,19 @@ class PodApi:
             log.info("pod %s: its node gives no log (%s)", name, type(error).__name__)
             return []
         return text.splitlines()
+
+    def _may_create(self) -> bool:
+        """Whether we have the right to make pods here: everybody may ask."""
+        asked = {"namespace": self.namespace, "verb": "create", "resource": "pods"}
+        body = {"spec": {"resourceAttributes": asked}}
+        api = AuthorizationV1Api(self._core.api_client)
+        try:
+            answer = self._call(
+                lambda: api.create_self_subject_access_review(body, _request_timeout=_TIMEOUT_S)
+            )
+        except ApiException:
+            return False
+        return bool(answer.status.allowed)
 
     def _call(self, call: Callable[[], T]) -> T:
         """Repeat a call while the API cannot answer. Raises ControlPlaneDown, or its clear answer."""

@@ -22,13 +22,15 @@ from typing import Any
 
 import msgspec
 from airflow.providers.cncf.kubernetes.triggers.pod import KubernetesPodTrigger
+from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import TriggerEvent
 
-from shardline.errors import StoreRefused, StoreUnavailable
+from shardline.errors import ShardlineError
 from shardline.rows import Progress
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Patience, Stop, look
-from shardline.store import open_store
+from shardline.settings import Settings
+from shardline_airflow.buckets import open_root
 
 _HEARD_S = 60.0
 _CONNECTION_S = 600.0
@@ -41,21 +43,20 @@ class ShardPodTrigger(KubernetesPodTrigger):
     def __init__(
         self,
         *,
-        root: str,
         progress: str,
         attempt: str,
         patience: dict[str, float],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.root, self.progress, self.attempt = root, progress, attempt
+        self.progress, self.attempt = progress, attempt
         self.patience = patience
         self._told: tuple[int, str] | None = None
         self._connection: AsyncExitStack | None = None
         self._connected_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("root", "progress", "attempt", "patience")
+        names = ("progress", "attempt", "patience")
         own = {name: getattr(self, name) for name in names}
         return f"{type(self).__module__}.{type(self).__qualname__}", super().serialize()[1] | own
 
@@ -125,8 +126,8 @@ class ShardPodTrigger(KubernetesPodTrigger):
     def _hear(self) -> datetime | None:
         """When the worker last wrote to the store; now, if the store cannot say."""
         try:
-            found = open_store(self.root).read_or_none(self.progress)
-        except (StoreUnavailable, StoreRefused) as error:
+            found = open_root(Settings()).read_or_none(self.progress)
+        except (ShardlineError, AirflowException) as error:
             self.log.warning("pod %s: the store does not say (%s)", self.pod_name, error)
             return datetime.now(UTC)
         if found is None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from uuid6 import uuid7
 
+from shardline.errors import WrongInput
+from shardline.images import SETTING
 from shardline.plan import timestamp
 from shardline.reasons import PodOutcome
 from shardline.runners.gpu.cloud import read_cloud
@@ -78,6 +80,7 @@ class ShardPods:
         errand = Errand(
             root=self.settings.root or self.store.uri,
             job_id=self.plan.job_id,
+            image=self._image(),
             shard=self.shard,
             generation=self.generation,
             attempt=str(uuid7()),
@@ -90,9 +93,17 @@ class ShardPods:
         cloud = read_cloud(self.settings.clouds_file, self.settings.cloud)
         return build_pod(errand, block, self.settings, cloud, learn(records, slots), os.environ)
 
+    def _image(self) -> str:
+        image = self.plan.worker_image
+        if image is None:
+            raise WrongInput(
+                f"job {self.plan.job_id}: no worker image: set {SETTING} and plan again"
+            )
+        return image
+
     def close_refused(self, pod: dict[str, Any], refusal: PodRefused) -> PodOutcome:
         """The API made no pod: that is an attempt, too."""
-        outcome = classify_refusal(refusal.status, refusal.reason)
+        outcome = classify_refusal(refusal.status, refusal.reason, refusal.may_create)
         now = timestamp(datetime.now(UTC))
         self._close(PodEnd(attempt_of(pod), outcome, now, detail=str(refusal)))
         return outcome

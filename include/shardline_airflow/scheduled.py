@@ -103,7 +103,7 @@ def _job_dag(found: Scheduled, job: JobFile, schedule: Schedule, root: str, doc:
         doc_md=f"Job file: `{found.file}`\n\n{doc}",
         tags=["shardline", "scheduled"],
     ) as dag:
-        job_tasks(JobSpec(job_file=found.file, outlet=asset_of(job, root)))
+        job_tasks(JobSpec(found.file, asset_of(job, root), waiting_job=job))
     return dag
 
 

@@ -44,6 +44,7 @@ def task(
         kept.clear()  # type: ignore[attr-defined]
     server.looks = 0
     server.log, server.on_look = "", lambda _: None
+    monkeypatch.setenv("SHARDLINE_WORKER_IMAGE", "registry/worker:1")
     store, plan = gpu_job(tmp_path)
     monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path / "root"))
     monkeypatch.setenv("SHARDLINE_GPU_POLL_S", "0.02")
@@ -406,15 +407,17 @@ def test_a_gpu_that_never_comes_has_an_end(
 
 
 @pytest.mark.parametrize(
-    ("status", "ending", "said"),
+    ("status", "may_create", "ending", "said"),
     [
-        (422, GivenUp, "dead, permanent: wrong_manifest"),
-        (403, TryAgain, "charged, 1 of 3: refused"),
+        (422, True, GivenUp, "dead, permanent: wrong_manifest"),
+        (403, False, TryAgain, "charged, 1 of 3: refused"),
+        (403, True, TryAgain, "free, 0 of 3: over_quota"),
     ],
 )
-def test_a_pod_that_kubernetes_does_not_make_is_no_interruption(
-    task: ShardTask, status: int, ending: type[TaskEnded], said: str
+def test_a_pod_that_kubernetes_does_not_make_is_no_interruption_unless_room_is_all_it_lacks(
+    task: ShardTask, status: int, may_create: bool, ending: type[TaskEnded], said: str
 ) -> None:
+    task.cluster.may_create = may_create
     task.cluster.fail(status, method="POST")
     ended = task.run()
     assert isinstance(ended, ending)

@@ -42,6 +42,7 @@ def trigger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: FakeKubernetes
 ) -> ShardPodTrigger:
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", server.connection())
+    monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path / "root"))
     return ShardPodTrigger(
         pod_name="pod-1",
         pod_namespace="shardline",
@@ -49,7 +50,6 @@ def trigger(
         base_container_name="base",
         kubernetes_conn_id="kubernetes_default",
         poll_interval=0.01,
-        root=str(tmp_path / "root"),
         progress="jobs/j/progress/s~a.json",
         attempt="a",
         patience=vars(Patience()),

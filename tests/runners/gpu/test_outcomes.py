@@ -160,6 +160,11 @@ def test_an_api_that_made_no_pod_says_why(status: int, reason: str, outcome: Pod
     assert classify_refusal(status, reason) is outcome
 
 
+def test_a_namespace_without_room_is_told_from_missing_rights() -> None:
+    assert classify_refusal(403, "Forbidden", may_create=True) is PodOutcome.OVER_QUOTA
+    assert PodOutcome.OVER_QUOTA.charge is Charge.FREE
+
+
 def test_every_outcome_has_a_sentence_and_only_ends_cost_nothing() -> None:
     for outcome in PodOutcome:
         assert outcome.sentence.endswith(".")

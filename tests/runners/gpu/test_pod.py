@@ -24,6 +24,7 @@ def make_errand(**fields: Any) -> Errand:
     given = {
         "root": "s3://lake/shardline",
         "job_id": "ticket-triage-2026-11-28-0123abcd",
+        "image": "registry/worker@sha256:0",
         "shard": "shard-00003-001",
         "generation": 2,
         "attempt": "01901234-0000-7000-8000-000000000000",

@@ -47,7 +47,7 @@ def make_container(
     """The container; see `pod.build_pod` for the arguments and the errors."""
     return {
         "name": CONTAINER,
-        "image": settings.image,
+        "image": errand.image,
         "imagePullPolicy": "IfNotPresent",
         # exec form: the worker is the first process and gets SIGTERM itself, its engine does not
         "command": list(cloud.command),

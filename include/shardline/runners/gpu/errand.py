@@ -21,6 +21,7 @@ class Errand:
 
     root: str
     job_id: str
+    image: str
     shard: str
     generation: int
     attempt: str

@@ -140,13 +140,17 @@ _BEFORE_RUNNING = {
 }
 
 
-def classify_refusal(status: int, reason: str = "") -> PodOutcome:
+def classify_refusal(status: int, reason: str = "", may_create: bool = False) -> PodOutcome:
     """What it means that the API did not make the pod.
 
     Args:
         status: of the HTTP answer; 0 when there was none.
         reason: of the Status object in it, a word of Kubernetes' own closed list.
+        may_create: whether we have the right to make pods. Missing rights and a quota that is used up
+            have the same answer, and only the second heals by itself.
     """
+    if status == 403 and may_create:
+        return PodOutcome.OVER_QUOTA
     if status in (400, 405, 413, 415, 422) or reason == "Invalid":
         return PodOutcome.WRONG_MANIFEST
     if status in (401, 403, 404):

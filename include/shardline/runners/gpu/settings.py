@@ -32,10 +32,6 @@ class GpuSettings(BaseSettings):
         default="",
         description="The store as pods reach it. Empty: SHARDLINE_ROOT. It is the same store.",
     )
-    image: str = Field(
-        default="shardline-worker:latest",
-        description="The worker's image. Give it by digest: a tag may mean another image tomorrow.",
-    )
     image_pull_secret: str = Field(default="", description="A secret for a private registry.")
     cloud: str = Field(default="plain", description="A block of the values file.")
     clouds_file: Path = Field(
