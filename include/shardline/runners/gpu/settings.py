@@ -53,6 +53,14 @@ class GpuSettings(BaseSettings):
     resource: str = Field(
         default="nvidia.com/gpu", description="What a GPU is called here. Empty: pods ask for none."
     )
+    pods: int = Field(
+        default=8,
+        ge=1,
+        description="Pods at once: the size of Airflow's pool `gpu`. Set both to your quota.",
+    )
+    pods_short: int = Field(
+        default=2, ge=1, description="The same for short jobs: the pool `gpu_short`."
+    )
     cpu: str = Field(default="4", description="CPU requested per pod.")
     memory: str = Field(default="32Gi", description="Memory per pod: request and limit.")
     shm: str = Field(
