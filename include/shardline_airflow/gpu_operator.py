@@ -184,4 +184,4 @@ class InferShardOnGpu(KubernetesPodOperator):
     ) -> None:
         pods.show_log(facts, attempt)
         outcome = pods.close(facts, stop, attempt)
-        end_task(pods.shard, pods.decide(outcome, self._before))
+        end_task(pods.shard, pods.decide(outcome, self._before, facts))

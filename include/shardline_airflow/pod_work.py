@@ -130,13 +130,16 @@ class ShardPods:
             self.remove(facts, at_once=facts.has_ended or stop is Stop.LOST)
         return outcome
 
-    def decide(self, outcome: PodOutcome, before: int) -> Decision:
+    def decide(self, outcome: PodOutcome, before: int, facts: PodFacts | None = None) -> Decision:
         """What the last attempt means for the shard; the first `before` do not count."""
         if outcome is PodOutcome.DONE:
             return Decision(Verdict.DONE, "results are committed")
         history = read_history(self.store, self.plan, self.shard, self.generation)[before:]
         # the record of a pod on a lost node is left as it is
         last = replace(history[-1], pod=outcome) if history else Outcome(None, False, pod=outcome)
+        detail = describe(facts)
+        if detail and last.message != detail:
+            last = replace(last, message="; ".join(filter(None, [last.message, detail])))
         return decide([*history[:-1], last], random.random())  # noqa: S311
 
     def remove(self, facts: PodFacts, *, at_once: bool | None = None) -> None:

@@ -59,12 +59,16 @@ def refuse(why: str) -> None:
 def plan_job(job_file: str | None, params: Mapping[str, Any], partition_key: str | None) -> Plan:
     """Plan the job that a run means; the same run means the same job for ever."""
     from shardline.corpus.plan_job import plan_job
+    from shardline.runners.gpu.pod import check_block
+    from shardline.runners.gpu.settings import GpuSettings
     from shardline_airflow.buckets import open_root
     from shardline_airflow.form import job_of
 
     settings = Settings()
     chosen = dict(params) | ({"job_file": job_file, "job": None} if job_file else {})
     job = job_of(chosen, settings.jobs_dir)
+    if job.run_on == "gpu" and job.gpu is not None:
+        check_block(job.gpu, GpuSettings())
     plan = plan_job(
         job,
         store=open_root(settings),

@@ -163,3 +163,9 @@ def test_a_shard_that_gets_on_is_never_given_up_for_being_interrupted_often() ->
 def test_a_pod_s_outcome_is_read_from_the_record() -> None:
     (outcome,) = read_outcomes([record("a", pod_outcome=PodOutcome.NODE_LOST)], ())
     assert outcome.pod is PodOutcome.NODE_LOST
+
+
+def test_a_fleet_that_lost_its_machines_at_once_does_not_come_back_at_once() -> None:
+    interrupted = fruitful(ExitCode.DRAINED)
+    assert {decide(interrupted, jitter=j).delay_s for j in (0, 0.5, 1)} == {0, 5, 10}
+    assert decide(fruitful(CRASH), jitter=1).delay_s == 0

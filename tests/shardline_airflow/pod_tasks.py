@@ -53,17 +53,18 @@ class ShardTask:
 
     store: Store
     plan: Plan
-    cluster: FakeKubernetes
+    cluster: FakeKubernetes | None = None
     ti: Ti = field(default_factory=Ti)
     kept: Kept = field(default_factory=Kept)
+    number: int = 0
 
     @property
     def shard(self) -> str:
-        return read_shards(self.store, self.plan)[0].shard
+        return read_shards(self.store, self.plan)[self.number].shard
 
     def operator(self) -> InferShardOnGpu:
         with DAG("infer_on_gpu", schedule=None):
-            return InferShardOnGpu(task_id="infer_shard", number=0)
+            return InferShardOnGpu(task_id="infer_shard", number=self.number)
 
     def context(self, operator: InferShardOnGpu) -> dict[str, Any]:
         return {
@@ -134,6 +135,16 @@ async def _first(trigger: Any) -> Any:
         await events.aclose()
 
 
-def gpu_job(folder: Path, rows: int = 4, **engine_args: Any) -> tuple[Store, Plan]:
-    engine = {"model": "stub", "engine": "stub", "engine_args": engine_args}
-    return small_job(folder, make_rows(rows), run_on="gpu", gpu=engine)
+def gpu_job(
+    folder: Path, rows: int = 4, *, store: Store | None = None, shard: int = 50_000, **args: Any
+) -> tuple[Store, Plan]:
+    """A job on the stub engine in pods, `shard` rows each; `args` are the engine's."""
+    engine = {"model": "stub", "engine": "stub", "engine_args": args}
+    return small_job(
+        folder,
+        make_rows(rows),
+        store=store,
+        run_on="gpu",
+        gpu=engine,
+        shards__max_requests=shard,
+    )

@@ -106,7 +106,8 @@ def decide(outcomes: Sequence[Outcome], jitter: float = 0.0) -> Decision:
 
     Args:
         outcomes: every attempt of the generation, oldest first; the last has just ended.
-        jitter: 0 to 1, stretches the delay by up to half, so that a fleet does not come back at once.
+        jitter: 0 to 1, stretches the delay by up to half, or is all of it, so that a fleet does not
+            come back at once.
     """
     last = outcomes[-1]
     if last.is_done:
@@ -124,9 +125,12 @@ def decide(outcomes: Sequence[Outcome], jitter: float = 0.0) -> Decision:
     if free > MAX_FREE:
         why = f"interrupted {free} times without progress, the last: {_say(last)}"
         return Decision(Verdict.DEAD, why)
-    delay = min(_DELAY_S * 2 ** (in_a_row - 1), _LONGEST_DELAY_S) if in_a_row else 0.0
+    if in_a_row:
+        delay = min(_DELAY_S * 2 ** (in_a_row - 1), _LONGEST_DELAY_S) * (1 + jitter / 2)
+    else:  # a fleet that lost its machines at once does not come back at once
+        delay = _DELAY_S * jitter if last.is_free else 0.0
     why = f"{'charged' if last.is_charged else 'free'}, {charged} of {MAX_CHARGED}: {_say(last)}"
-    return Decision(Verdict.RETRY, why, last.is_charged, delay * (1 + jitter / 2))
+    return Decision(Verdict.RETRY, why, last.is_charged, delay)
 
 
 def read_outcomes(attempts: Iterable[Attempt], with_segments: Collection[str]) -> list[Outcome]:

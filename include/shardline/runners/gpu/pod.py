@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.job import GpuBlock
-from shardline.runners.gpu.cloud import Cloud
-from shardline.runners.gpu.container import make_container, make_volumes, named
+from shardline.runners.gpu.cloud import Cloud, read_cloud
+from shardline.runners.gpu.container import count_gpus, make_container, make_volumes, named
 from shardline.runners.gpu.errand import FINALIZER, JOB, Errand, label_value, labels_of
 from shardline.runners.gpu.history import Lessons
 from shardline.runners.gpu.settings import GpuSettings
@@ -66,6 +66,17 @@ def build_pod(
         },
         "spec": _without_nothing(spec),
     }
+
+
+def check_block(block: GpuBlock, settings: GpuSettings) -> None:
+    """Find in the plan what would refuse every pod.
+
+    Raises:
+        WrongInput: the values file, or an engine argument, is wrong.
+        NotAllowed: an accelerator that this deployment does not have.
+    """
+    read_cloud(settings.clouds_file, settings.cloud).labels_of(block.accelerator)
+    count_gpus(block.engine_args)
 
 
 def _short_tolerations(unreachable_s: int) -> list[dict[str, Any]]:
