@@ -14,7 +14,7 @@ REQUIREMENTS := include/requirements
 LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status check test fmt lock samples clean cluster-up cluster-down test-cluster
+.PHONY: help setup demo up down status check test faults bench-worker fmt lock samples clean cluster-up cluster-down test-cluster
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,15 @@ cluster-down:  ## end it
 
 test-cluster: setup  ## the tests that need a Kubernetes, on one that is started for them
 	@tests/cluster/test.sh
+
+N ?= 60
+SEED ?= 1
+
+faults: setup  ## shoot N=60 random faults (SEED=1) at real workers, then count what was lost or doubled: under an hour
+	@$(BIN)/python -m benchmarks.faults --faults $(N) --seed $(SEED)
+
+bench-worker: setup  ## what a request costs beside the engine, next to vLLM's run_batch() (ROWS=2000): about 8 minutes alone on the machine
+	@$(BIN)/python -m benchmarks.bench_worker
 
 fmt: setup  ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .

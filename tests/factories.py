@@ -10,11 +10,18 @@ from typing import Any
 from shardline.job import JobFile, parse_job
 from shardline.store import Store, open_store
 
+_ASKS: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "{{ text }}"}]},
+    "completion": {"prompt": "{{ text }}"},
+    "embedding": {"input": "{{ text }}", "parameters": {}},
+}
+
 
 def make_job(folder: Path, **overrides: Any) -> JobFile:
     """A job on the stub engine over `folder/corpus/`; overrides are dotted with double underscores.
 
     make_job(tmp_path, corpus__id="id", output={"choices": ["a", "b"]})
+    make_job(tmp_path, kind="embedding")
     """
     given: dict[str, Any] = {
         "name": "test-job",
@@ -24,6 +31,9 @@ def make_job(folder: Path, **overrides: Any) -> JobFile:
         "local": {"model": "stub", "engine": "stub"},
         "limits": {"max_rejected": 1, "max_dead": 1},
     }
+    if kind := overrides.get("kind"):
+        del given["messages"]
+        given |= _ASKS[kind]
     dotted = {key.replace("__", "."): value for key, value in overrides.items()}
     return parse_job(given, folder=folder, overrides=dotted)
 

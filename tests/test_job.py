@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from shardline.errors import JobFileError
 from shardline.job import JobFile, load_job, parse_job
@@ -83,7 +84,8 @@ def test_a_job_means_the_same_after_a_trip_through_json(tmp_path: Path) -> None:
         ({"corpus": {"uri": "c", "carry": ["a", "A"]}}, "corpus.carry", "expected different"),
         ({"corpus": {"uri": "c", "sample": {"rows": 0}}}, "corpus.sample.rows", "greater"),
         ({"corpus": {"uri": "c", "dedupe": "fuzzy"}}, "corpus.dedupe", "'exact' or 'none'"),
-        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": []}, "messages", "missing or empty: kind chat asks with it"),
+        ({"messages": ...}, "messages", "missing or empty: kind chat asks with it"),
         ({"messages": [{"role": "cat", "content": ""}]}, "messages.0.role", "'system'"),
         (
             {"messages": [{"role": "user", "content": "{{ a | b }}"}]},
@@ -92,6 +94,7 @@ def test_a_job_means_the_same_after_a_trip_through_json(tmp_path: Path) -> None:
         ),
         ({"messages": [{"role": "user", "content": "hi"}]}, "", "messages: expected at least one"),
         ({"parameters": {"stream": True}}, "parameters", "stream cannot be set here"),
+        ({"parameters": {"response_format": {}}}, "parameters", "stands in `output`"),
         ({"parameters": {"n": 2}}, "parameters", "n cannot be set here"),
         (
             {"parameters": yaml.safe_load("{stop: 2026-01-01}")},
@@ -105,7 +108,8 @@ def test_a_job_means_the_same_after_a_trip_through_json(tmp_path: Path) -> None:
         ({"output": {"choices": ["a", "b"], "text": True}}, "output", "expected one of"),
         ({"run_on": "hosted"}, "run_on", "hosted is not yet possible"),
         ({"run_on": "gpu"}, "", "gpu: expected this block with a model"),
-        ({"kind": "embedding"}, "kind", "embedding is not yet possible"),
+        ({"kind": "video"}, "kind", "video is not yet possible"),
+        ({"prompt": "{{ text }}"}, "prompt", "kind chat asks with `messages`, not with `prompt`"),
         ({"local": ...}, "", "local: expected this block"),
         ({"local": {"model": "m", "engine": "x"}}, "local.engine", "'vllm' or 'stub'"),
         ({"shards": {"max_requests": 50_001}}, "shards.max_requests", "50000"),
@@ -125,6 +129,89 @@ def test_what_is_wrong_is_named_by_its_field(
     found = problems(tmp_path, whole(**changes))
     assert field in found
     assert message in found[field]
+
+
+PROMPT = {"kind": "completion", "messages": ..., "prompt": "{{ text }}"}
+INPUT = {"kind": "embedding", "messages": ..., "input": "{{ text }}"}
+MESSAGES = [{"role": "user", "content": "{{ text }}"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "field", "message"),
+    [
+        (PROMPT, {"prompt": ...}, "prompt", "missing or empty: kind completion asks with it"),
+        (PROMPT, {"prompt": "{{ a | b }}"}, "prompt", "expected a column name"),
+        (PROMPT, {"prompt": "hello"}, "", "prompt: expected at least one {{ column }}"),
+        (PROMPT, {"prompt": ["{{ text }}"]}, "prompt", "valid string"),
+        (PROMPT, {"messages": MESSAGES}, "messages", "kind completion asks with `prompt`"),
+        (PROMPT, {"input": "{{ a }}"}, "input", "kind completion asks with `prompt`"),
+        (PROMPT, {"output": {"choices": ["a", "b"]}}, "output", "choices: completions answer in"),
+        (PROMPT, {"output": {"json_schema": {}}}, "output", "json_schema: completions answer in"),
+        (PROMPT, {"parameters": {"prompt": "x"}}, "parameters", "prompt cannot be set here"),
+        (
+            PROMPT,
+            {"local": {"model": "m", "chat_template": "x"}},
+            "",
+            "local.chat_template: kind completion has no chat",
+        ),
+        (INPUT, {"input": ""}, "input", "missing or empty: kind embedding asks with it"),
+        (INPUT, {"input": "hello"}, "", "input: expected at least one {{ column }}"),
+        (INPUT, {"messages": MESSAGES}, "messages", "kind embedding asks with `input`"),
+        (INPUT, {"output": {"choices": ["a", "b"]}}, "output", "has no form: leave this field"),
+        (INPUT, {"output": {"text": True}}, "output", "has no form: leave this field"),
+        (INPUT, {"parameters": {"max_tokens": 1}}, "parameters", "kind embedding has only dim"),
+        (INPUT, {"parameters": {"encoding_format": "float"}}, "parameters", "travel as base64"),
+        (INPUT, {"parameters": {"dimensions": 0}}, "parameters", "dimensions: expected a whole"),
+        (INPUT, {"parameters": {"dimensions": "8"}}, "parameters", "dimensions: expected a whole"),
+        (
+            INPUT,
+            {"corpus": {"uri": "c", "carry": ["l"]}, "report": {"compare_with": "l"}},
+            "",
+            "report.compare_with: a vector is no word",
+        ),
+    ],
+)
+def test_fields_of_another_kind_are_named(
+    tmp_path: Path, kind: dict[str, Any], changes: dict[str, Any], field: str, message: str
+) -> None:
+    found = problems(tmp_path, whole(**kind | changes))
+    assert list(found) == [field]
+    assert message in found[field]
+
+
+def test_a_prompt_or_an_input_may_stand_in_a_file_and_names_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("{{ a }} and {{ b.c }} and {{ a }}")
+    for kind, field in ((PROMPT, "prompt"), (INPUT, "input")):
+        job = parse_job(whole(**kind | {field: {"file": "prompt.txt"}}), folder=tmp_path)
+        assert [column.name for column in job.text_columns] == ["a", "b.c"]
+
+
+@pytest.mark.parametrize("kind", [PROMPT, INPUT], ids=["completion", "embedding"])
+def test_a_job_of_any_kind_means_the_same_after_a_trip_through_json(
+    tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    job = parse_job(whole(**kind), folder=tmp_path)
+    assert JobFile.model_validate(job.model_dump(mode="json")) == job
+    assert JobFile.model_validate_json(job.model_dump_json()) == job
+
+
+@pytest.mark.parametrize(
+    ("job", "is_valid"),
+    [
+        (whole(), True),
+        (whole(kind="chat"), True),
+        (whole(messages=...), False),
+        (whole(prompt="{{ text }}"), False),
+        (whole(**PROMPT), True),
+        (whole(**PROMPT | {"messages": MESSAGES}), False),
+        (whole(**INPUT), True),
+        (whole(**INPUT | {"input": ...}), False),
+    ],
+)
+def test_the_schema_for_editors_knows_which_field_belongs_to_which_kind(
+    job: dict[str, Any], is_valid: bool
+) -> None:
+    assert Draft202012Validator(JobFile.model_json_schema()).is_valid(job) is is_valid
 
 
 def test_all_problems_are_named_at_once(tmp_path: Path) -> None:

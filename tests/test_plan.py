@@ -82,6 +82,15 @@ def test_what_may_change_an_answer_changes_the_id(changes: dict[str, Any]) -> No
     assert job_id(**changes) != job_id()
 
 
+@pytest.mark.protocol(1)
+@pytest.mark.parametrize("kind", ["completion", "embedding"])
+def test_what_a_job_of_another_kind_asks_changes_the_id(kind: str) -> None:
+    asks = {"completion": "prompt", "embedding": "input"}[kind]
+    found = {job_id(), job_id(kind=kind), job_id(**{"kind": kind, asks: "{{ text }}."})}
+    found.add(job_id(kind=kind, parameters={"user": "somebody"}))
+    assert len(found) == 4
+
+
 def test_order_of_fields_does_not_matter() -> None:
     one = job_id(parameters={"max_tokens": 9, "temperature": 0})
     assert one == job_id(parameters={"temperature": 0, "max_tokens": 9})

@@ -138,5 +138,6 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _write_sums(folder: Path) -> None:
-    lines = [f"{sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     (folder / SUMS).write_text("".join(lines))

@@ -11,18 +11,18 @@ source distribution holds them. It is trusted by its hash, and so are the files 
 import hashlib
 import io
 import json
-import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from samples.package import fetch_package
+
 SDIST = "vaderSentiment-3.3.2.tar.gz"
 REQUIREMENT = (
     "vaderSentiment==3.3.2 "
-    "--hash=sha256:5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9\n"
+    "--hash=sha256:5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9"
 )
 ARCHIVE = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
 FOLDER = Path("var/corpus/reviews")
@@ -130,20 +130,7 @@ def _fetch() -> bytes:
     Without build isolation pip asks for the metadata with our own setuptools: nothing else is
     fetched or built.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        requirement = Path(folder, "requirement.txt")
-        requirement.write_text(REQUIREMENT)
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        options = ["--no-build-isolation", "--no-binary", "vaderSentiment", "--require-hashes"]
-        done = subprocess.run(
-            [*pip, *options, "--dest", folder, "--requirement", str(requirement)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"pip could not fetch {SDIST}:\n{done.stderr.strip()}")
-        return Path(folder, SDIST).read_bytes()
+    return fetch_package(REQUIREMENT, "--no-build-isolation", "--no-binary", "vaderSentiment")
 
 
 def main() -> None:

@@ -16,32 +16,38 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
 from shardline.errors import FieldProblem, JobFileError
+from shardline.kinds import FORMS, Form, Kind, json_schema, misfit, wrong_parameter
 from shardline.layout import SLUG
 from shardline.template import Column, Template, parse_template
 
-Kind = Literal["chat", "completion", "embedding", "video"]
 RunOn = Literal["local", "gpu", "hosted", "auto"]
 EngineName = Literal["vllm", "stub"]
 
 _NOT_YET_RUN_ON = ("hosted", "auto")
-_OWN_PARAMETERS = {
-    "model": "the model stands in the block of the runner",
-    "messages": "the messages stand in `messages`",
-    "response_format": "the form of the answer stands in `output`",
-    "stream": "nobody reads along",
-    "n": "one answer per document",
-}
+_NOT_YET_KIND = ("video",)
 _PARTITION = re.compile(r"\{\{\s*partition\s*\}\}")
+
+
+def _is_template(text: str) -> str:
+    parse_template(text)
+    return text
+
+
+TemplateText = Annotated[str, AfterValidator(_is_template)]
 
 
 class _Block(BaseModel):
@@ -106,14 +112,8 @@ class Message(_Block):
     """One message of the request, in OpenAI's terms."""
 
     role: Literal["system", "user", "assistant", "developer"]
-    content: str
+    content: TemplateText
     """Text with `{{ column }}` placeholders, or `{file: PATH}`."""
-
-    @field_validator("content")
-    @classmethod
-    def _template(cls, content: str) -> str:
-        parse_template(content)
-        return content
 
     @property
     def template(self) -> Template:
@@ -196,7 +196,7 @@ class Limits(_Block):
     max_dead: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Share of rows read that may end as dead letters."""
     max_text_bytes: Annotated[int, Field(ge=1)] = 10_000_000
-    """UTF-8 bytes of the columns in the messages; longer rows are rejected."""
+    """UTF-8 bytes of the columns that are asked with; longer rows are rejected."""
     budget_usd: None = None
     """Not yet."""
     deadline: None = None
@@ -244,15 +244,24 @@ class Report(_Block):
 class JobFile(_Block):
     """A job: run a model over a corpus and publish the results as a table."""
 
+    model_config = ConfigDict(json_schema_extra=json_schema)
+
     name: str
     """A slug: also the dag, the published table and the asset."""
     owner: str = "nobody"
     kind: Kind = "chat"
+    """chat answers `messages`, completion goes on from `prompt`, embedding makes a vector of `input`."""
     corpus: Corpus
-    messages: Annotated[tuple[Message, ...], Field(min_length=1)]
+    messages: Annotated[tuple[Message, ...], Field(validate_default=True)] = ()
+    """kind chat: what each document is asked."""
+    prompt: Annotated[TemplateText | None, Field(validate_default=True)] = None
+    """kind completion: the text that the model goes on from, with `{{ column }}`; or `{file: PATH}`."""
+    input: Annotated[TemplateText | None, Field(validate_default=True)] = None
+    """kind embedding: the text that becomes a vector, with `{{ column }}`; or `{file: PATH}`."""
     parameters: dict[str, Any] = {}
-    """Any field of Chat Completions, e.g. {max_tokens: 64, temperature: 0}."""
+    """Any field of the kind's API, e.g. {max_tokens: 64, temperature: 0}. Embeddings: {dimensions: 256}."""
     output: Output = Output(text=True)
+    """The form of a chat's answer. Completions are text; embeddings have none."""
     run_on: RunOn = "local"
     local: EngineBlock | None = None
     gpu: GpuBlock | None = None
@@ -274,9 +283,29 @@ class JobFile(_Block):
     @field_validator("kind")
     @classmethod
     def _kind(cls, kind: Kind) -> Kind:
-        if kind != "chat":
-            raise ValueError(f"{kind} is not yet possible; expected chat")
+        if kind in _NOT_YET_KIND:
+            raise ValueError(f"{kind} is not yet possible; expected {', '.join(FORMS)}")
         return kind
+
+    @field_validator("messages", "prompt", "input")
+    @classmethod
+    def _asks(cls, value: Any, info: ValidationInfo) -> Any:
+        kind, field = info.data.get("kind"), info.field_name
+        if kind and field and (wrong := misfit(kind, field, value)):
+            raise ValueError(wrong)
+        return value
+
+    @field_validator("output")
+    @classmethod
+    def _output(cls, output: Output, info: ValidationInfo) -> Output:
+        """Called for a given one only."""
+        kind = info.data.get("kind")
+        if kind == "embedding":
+            raise ValueError("an embedding is a vector and has no form: leave this field out")
+        for form in ("choices", "json_schema"):
+            if kind == "completion" and getattr(output, form) is not None:
+                raise ValueError(f"{form}: completions answer in text; kind chat has {form}")
+        return output
 
     @field_validator("run_on")
     @classmethod
@@ -287,10 +316,10 @@ class JobFile(_Block):
 
     @field_validator("parameters")
     @classmethod
-    def _parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
-        for key, why in _OWN_PARAMETERS.items():
-            if key in parameters:
-                raise ValueError(f"{key} cannot be set here: {why}")
+    def _parameters(cls, parameters: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        kind = info.data.get("kind")
+        if kind and (wrong := wrong_parameter(kind, parameters)):
+            raise ValueError(wrong)
         return _as_json(parameters)
 
     @model_validator(mode="after")
@@ -301,8 +330,12 @@ class JobFile(_Block):
             )
         if not self.text_columns:
             raise ValueError(
-                "messages: expected at least one {{ column }}; without one all requests are equal"
+                f"{self.form.asks}: expected at least one {{{{ column }}}}; without one all requests are equal"
             )
+        if self.kind != "chat" and self.engine.chat_template is not None:
+            raise ValueError(f"{self.run_on}.chat_template: kind {self.kind} has no chat")
+        if self.kind == "embedding" and self.report.compare_with is not None:
+            raise ValueError("report.compare_with: a vector is no word that could equal a label")
         compare = self.report.compare_with
         if compare is not None and compare not in self.corpus.carry:
             raise ValueError(
@@ -318,6 +351,18 @@ class JobFile(_Block):
             )
         return self
 
+    @model_serializer(mode="wrap")
+    def _own_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the fields of other kinds, which the same job file would not be let have."""
+        foreign = {form.asks for form in FORMS.values()} - {self.form.asks}
+        foreign |= {"output"} if self.kind == "embedding" else set()
+        return {name: value for name, value in dump(self).items() if name not in foreign}
+
+    @property
+    def form(self) -> Form:
+        """What the job's requests look like."""
+        return FORMS[self.kind]
+
     @property
     def engine_block(self) -> EngineBlock | None:
         """The block of the runner that the job runs on."""
@@ -330,10 +375,16 @@ class JobFile(_Block):
         return self.engine_block
 
     @property
+    def templates(self) -> tuple[Template, ...]:
+        """What each document is asked: one per message, or the prompt or input alone."""
+        if self.kind == "chat":
+            return tuple(message.template for message in self.messages)
+        return (parse_template(self.prompt or self.input or ""),)
+
+    @property
     def text_columns(self) -> tuple[Column, ...]:
-        """The columns that the messages read, each once, in order."""
-        seen = dict.fromkeys(c for m in self.messages for c in m.template.columns)
-        return tuple(seen)
+        """The columns that the templates read, each once, in order."""
+        return tuple(dict.fromkeys(c for t in self.templates for c in t.columns))
 
     @property
     def table(self) -> str:

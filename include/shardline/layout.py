@@ -7,6 +7,7 @@ and never takes what a listing happens to show (PROTOCOL 3, 5).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
@@ -66,6 +67,10 @@ class JobLayout:
     # shards
     def bucket_report(self, bucket_set: int) -> str:
         return self._at(f"scan/cut-{bucket_set:05d}.json")
+
+    @property
+    def shards_prefix(self) -> str:
+        return self._at("shards/")
 
     def shard(self, shard: str) -> str:
         return self._at(f"shards/{shard}.jsonl")
@@ -141,6 +146,11 @@ class JobLayout:
         """The published columns of the job, decided before a model runs."""
         return self._at("schema.json")
 
+    @property
+    def dimension(self) -> str:
+        """How long the vectors of an embedding job are, where its first one decided it."""
+        return self._at("dimension.json")
+
     def merged(self, shard: str) -> str:
         """What merge counted of one shard: a retried merge skips it."""
         return self._at(f"merged/{shard}.json")
@@ -178,6 +188,12 @@ def shard_id(bucket: int, k: int) -> str:
 def shard_of(path: str) -> str:
     """The shard that a `results/` or `progress/` object belongs to."""
     return path.rsplit("/", 1)[-1].removesuffix(".jsonl").split("~")[0]
+
+
+def sidecar_names(paths: Iterable[str]) -> set[str]:
+    """The shards that a listing of `shards/` shows."""
+    names = (path.rsplit("/", 1)[-1] for path in paths)
+    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
 
 
 def published(name: str) -> str:

@@ -88,7 +88,7 @@ def make_job_id(
         "partition": partition,  # the slug below may be the same for two of them
         "corpus": corpus | {"uri": job.corpus_uri(partition)},
         "max_text_bytes": job.limits.max_text_bytes,
-        "messages": [m.model_dump(mode="json") for m in job.messages],
+        job.form.asks: job.model_dump(mode="json")[job.form.asks],
         "parameters": job.parameters,
         "output": job.output.model_dump(mode="json"),
         "shards": job.shards.model_dump(mode="json"),

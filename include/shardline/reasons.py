@@ -32,13 +32,16 @@ class RejectedReason(_Explained):
     COLUMN_COUNT = "column_count", "The CSV record has more or fewer fields than the header."
     LONE_SURROGATE = "lone_surrogate", "The line escapes half of a surrogate pair."
     DUPLICATE_KEY = "duplicate_key", "A key that the job reads occurs twice in the object."
-    NO_TEXT = "no_text", "A column that a message needs is missing or null."
+    NO_TEXT = "no_text", "A column that the request needs is missing or null."
     TEXT_NOT_STRING = (
         "text_not_string",
-        "A column that a message needs is neither string nor integer.",
+        "A column that the request needs is neither string nor integer.",
     )
-    EMPTY_TEXT = "empty_text", "All columns that the messages need are blank."
-    TEXT_TOO_LONG = "text_too_long", "The columns in the messages exceed limits.max_text_bytes."
+    EMPTY_TEXT = "empty_text", "All columns that the request needs are blank."
+    TEXT_TOO_LONG = (
+        "text_too_long",
+        "The columns that the request needs exceed limits.max_text_bytes.",
+    )
     NO_ID = "no_id", "The id is missing or null."
     BAD_ID = "bad_id", "The id is neither an integer nor a string with something in it."
     ID_CONFLICT = "id_conflict", "An earlier row has this id and another text."
@@ -134,6 +137,11 @@ class ExitCode(IntEnum):
     def is_permanent(self) -> bool:
         """Whether another attempt would end in the same way."""
         return self is ExitCode.WRONG_INPUT
+
+    @property
+    def attempt_end(self) -> AttemptEnd:
+        """The same in an attempt's record."""
+        return AttemptEnd[self.name]
 
 
 class CommandExit(IntEnum):

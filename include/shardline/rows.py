@@ -32,7 +32,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """What the engine answered; `body` is a chat completion of OpenAI's API."""
+    """What the engine answered; `body` is what OpenAI's API for the request's `url` answers."""
 
     status_code: int
     request_id: str
@@ -108,6 +108,8 @@ class Seconds(msgspec.Struct):
     """Engine restarts inside the attempt."""
     drain: float = 0.0
     """From the signal to the end."""
+    ahead: float = 0.0
+    """Own rows committed, slots at work on rows of other shards."""
 
 
 class Counts(msgspec.Struct):
@@ -115,6 +117,8 @@ class Counts(msgspec.Struct):
 
     results: int = 0
     dead: int = 0
+    ahead: int = 0
+    """Rows of other shards, committed there while slots were idle here."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     segments: int = 0
@@ -131,6 +135,9 @@ class EngineMetrics(msgspec.Struct):
     preemptions: int | None = None
     prefix_cache_queries: int | None = None
     prefix_cache_hits: int | None = None
+    prompt_tokens_computed: int | None = None
+    """Tokens of prompts that the engine computed, and those that the prefix cache spared it."""
+    prompt_tokens_cached: int | None = None
     engine_steps: int | None = None
     peak_rss_mb: int | None = None
 
@@ -154,6 +161,8 @@ class Attempt(msgspec.Struct):
     suspects: list[list[int]] = []
     """Groups of line numbers that were fed apart, each recorded before it was fed."""
     convictions: list[int] = []
+    ahead: list[str] = []
+    """Shards that it worked ahead on, each recorded before its rows were fed."""
     resumed_rows: int = 0
     seconds: Seconds = msgspec.field(default_factory=Seconds)
     counts: Counts = msgspec.field(default_factory=Counts)

@@ -47,16 +47,16 @@ def job_files(folder: Path) -> list[str]:
 
 
 def form(folder: Path) -> dict[str, Param]:
-    """All fields of the form that starts any job. It opens with a job that needs no partition."""
+    """All fields of the form that starts any job. It opens with a chat that needs no partition."""
     names = job_files(folder)
-    first = sorted(names, key=lambda name: _has_schedule(folder / name))[:1]
+    first = sorted(names, key=lambda name: _is_special(folder / name))[:1]
     return {
         "job_file": Param(
             first[0] if first else None,
             type=["null", "string"],
             enum=[None, *names],
             title="Job file",
-            description=f"What to run: a file of {folder.name}/ with corpus, messages and model.",
+            description=f"What to run: a file of {folder.name}/ with corpus, question and model.",
             section="Job",
         ),
         "job": Param(
@@ -72,9 +72,10 @@ def form(folder: Path) -> dict[str, Param]:
     }
 
 
-def _has_schedule(path: Path) -> bool:
+def _is_special(path: Path) -> bool:
     # by its text: the form must come up whatever is wrong in a job file
-    return b"\nschedule:" in path.read_bytes()
+    text = path.read_bytes()
+    return b"\nschedule:" in text or b"\nkind:" in text
 
 
 def run_fields() -> dict[str, Param]:
@@ -145,7 +146,7 @@ def override_fields() -> dict[str, Param]:
             minimum=1,
             maximum=1_000_000,
             title="Max tokens",
-            description="The longest answer, in tokens.",
+            description="The longest answer, in tokens. Embeddings have none.",
             section="Model",
         ),
         "max_rejected": Param(

@@ -33,6 +33,16 @@ def make(**overrides: Any) -> JobFile:
     return make_job(FOLDER, **({"messages": TWO_COLUMNS} | overrides))
 
 
+def make_completion(**overrides: Any) -> JobFile:
+    given = {"kind": "completion", "prompt": '{{ a }}, "{{ b.c }}"\n{{ a }} so'}
+    return make_job(FOLDER, **(given | overrides))
+
+
+def make_embedding(**overrides: Any) -> JobFile:
+    given = {"kind": "embedding", "input": "{{ a }} {{ b.c }}"}
+    return make_job(FOLDER, **(given | overrides))
+
+
 def slow_canonical(value: object) -> bytes:
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return text.encode()
@@ -49,6 +59,29 @@ def test_a_rendered_body_is_the_canonical_json_of_the_body(a: str, b: str) -> No
     body = BodyRenderer(job).render([a, b])
     assert body == slow_canonical(request_body(job, {"a": a, "b.c": b}))
     assert json.loads(body)["messages"][1]["content"] == f"{a} and {b} and {a} again"
+
+
+@pytest.mark.protocol(2)
+@given(texts, texts)
+@settings(max_examples=100, deadline=None)
+def test_bodies_of_other_kinds_are_canonical_too(a: str, b: str) -> None:
+    completion, embedding = make_completion(), make_embedding(parameters={"dimensions": 8})
+    for job, asked in ((completion, f'{a}, "{b}"\n{a} so'), (embedding, f"{a} {b}")):
+        body = BodyRenderer(job).render([a, b])
+        assert body == slow_canonical(request_body(job, {"a": a, "b.c": b}))
+        assert json.loads(body)[job.form.asks] == asked
+
+
+@pytest.mark.protocol(2)
+def test_a_completion_and_an_embedding_are_what_openai_calls_them() -> None:
+    completion, embedding = make_completion(), make_embedding()
+    body = BodyRenderer(completion).render(["x", "y"])
+    assert body == b'{"max_tokens":8,"prompt":"x, \\"y\\"\\nx so","temperature":0}'
+    line = json.loads(request_line(completion, body, "abc"))
+    assert (line["url"], line["body"]["model"]) == ("/v1/completions", "test-job")
+    body = BodyRenderer(embedding).render(["x", "y"])
+    assert body == b'{"encoding_format":"base64","input":"x y"}'
+    assert json.loads(request_line(embedding, body, "abc"))["url"] == "/v1/embeddings"
 
 
 def test_what_looks_like_a_placeholder_in_a_text_is_text() -> None:

@@ -1,3 +1,6 @@
+import base64
+import math
+from array import array
 from typing import Any
 
 import pytest
@@ -115,3 +118,43 @@ def test_a_long_message_is_cut() -> None:
     result = make_dead(ask(), "s-0", DeadLetterReason.ENGINE_ERROR, "x" * 10_000)
     assert result.error
     assert len(result.error.message) == 500
+
+
+def embedding(numbers: list[float]) -> Result:
+    vector = array("f", numbers).tobytes()
+    request = Request("f1", "POST", "/v1/embeddings", {"input": "a"})
+    return make_result(
+        request, "s-0", Answer("", "stop", 3, 0, vector), model="job", refuse_truncated=False
+    )
+
+
+def test_a_vector_becomes_an_openai_embedding_in_base64() -> None:
+    result = embedding([0.5, -1.0])
+    assert result.response
+    body = result.response.body
+    assert body["object"] == "list"
+    (item,) = body["data"]
+    assert list(array("f", base64.b64decode(item["embedding"]))) == [0.5, -1.0]
+    assert body["usage"] == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    "numbers", [[math.nan, 1.0], [math.inf, -math.inf], [1.0, math.inf], [-math.inf], []]
+)
+def test_a_vector_of_what_is_no_number_is_an_invalid_output(numbers: list[float]) -> None:
+    assert code(embedding(numbers)) == "invalid_output"
+
+
+def test_a_vector_of_the_largest_numbers_is_a_result() -> None:
+    assert code(embedding([3.4e38] * 1000)) is None
+
+
+def test_a_completion_is_a_text_completion() -> None:
+    request = Request("f1", "POST", "/v1/completions", {"prompt": "a"})
+    result = answer(request, "hello", "length")
+    assert result.response
+    body = result.response.body
+    assert (body["object"], body["id"]) == ("text_completion", "cmpl-f1")
+    assert body["choices"][0]["text"] == "hello"
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert code(answer(request, "hello", "length", refuse_truncated=True)) == "truncated"

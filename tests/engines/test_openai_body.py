@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from shardline.engines.base import RequestRefused
-from shardline.engines.openai_body import parse_body
+from shardline.engines.openai_body import parse_body, parse_completion, parse_embedding
 from shardline.reasons import DeadLetterReason
 
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -62,3 +62,34 @@ def test_a_broken_schema_is_found_before_the_engine_sees_it() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "output", "schema": {"type": 7}}}
     assert reason(response_format=form) is DeadLetterReason.BAD_SCHEMA
     assert reason(response_format={"type": "json_schema"}) is DeadLetterReason.BAD_SCHEMA
+
+
+def test_a_completion_has_the_fields_of_its_own_api() -> None:
+    assert parse_completion({"prompt": "a", "max_tokens": None}).limit == 16
+    assert parse_completion({"prompt": "a", "max_tokens": 3, "seed": 1}).limit == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"prompt": [1, 2]}, {"echo": True}, {"response_format": {}}, {"max_completion_tokens": 1}],
+)
+def test_what_a_completion_cannot_have_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        parse_completion({"prompt": "a", **wrong})
+    assert refused.value.reason is DeadLetterReason.BAD_PARAMETER
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"input": ["a", "b"]},
+        {"encoding_format": "float"},
+        {"encoding_format": None},
+        {"dimensions": 0},
+        {"max_tokens": 1},
+    ],
+)
+def test_what_an_embedding_cannot_have_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        parse_embedding({"input": "a", "encoding_format": "base64", **wrong})
+    assert refused.value.reason is DeadLetterReason.BAD_PARAMETER

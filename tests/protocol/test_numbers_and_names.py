@@ -12,6 +12,7 @@ import pytest
 
 import shardline.corpus.plan_job as planning
 from shardline.errors import StoreUnavailable
+from shardline.isolation import History, Isolation
 from shardline.reasons import DeadLetterReason, ExitCode
 from shardline.runners.generations import current_generation, open_generation
 from shardline.runners.retry import MAX_CHARGED
@@ -19,8 +20,7 @@ from shardline.runners.waves import DEAD_IN_A_ROW, FIRST_WAVE, WAVE
 from shardline.shards.manifest import read_shards
 from shardline.store import open_store
 from shardline.worker.__main__ import _parse
-from shardline.worker.isolation import History, Isolation
-from shardline.worker.settings import WorkerSettings
+from shardline.worker_settings import WorkerSettings
 from tests.factories import make_rows
 from tests.protocol.walks import MortalStore, run_attempt
 from tests.results.answers import requests_of, small_job

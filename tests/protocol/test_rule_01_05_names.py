@@ -90,7 +90,8 @@ def test_a_file_that_the_job_file_names_changes_the_id_by_its_content(tmp_path: 
     assert len(set(ids)) == 3
 
 
-HASHED = {"name", "kind", "corpus", "messages", "parameters", "output", "shards", "rerun"}
+ASKS = {"messages", "prompt", "input"}  # whichever the kind has
+HASHED = {"name", "kind", "corpus", "parameters", "output", "shards", "rerun", *ASKS}
 IN_PARTS = {
     "limits": "max_text_bytes alone",
     "local": "model, engine and what decides a prompt; not engine_args",

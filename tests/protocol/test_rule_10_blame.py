@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from uuid6 import uuid7
 
 from shardline.errors import StoreUnavailable
+from shardline.isolation import History
+from shardline.isolation import read_history as blame
 from shardline.plan import Plan
 from shardline.reasons import AttemptEnd, ExitCode
 from shardline.rows import Attempt
@@ -20,8 +22,6 @@ from shardline.runners.local import LocalWorker
 from shardline.runners.retry import Outcome, Verdict, decide
 from shardline.runners.shard import infer_shard, read_history
 from shardline.store import Store
-from shardline.worker.isolation import History
-from shardline.worker.isolation import read_history as blame
 from shardline.worker.stop import Stop
 from tests.protocol.walks import MortalStore, run_attempt, watch_engine
 from tests.worker.in_process import ProcessDied

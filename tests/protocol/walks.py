@@ -16,14 +16,15 @@ from typing import Any, TypeVar
 import pytest
 from uuid6 import uuid7
 
+from shardline.attempts import new_attempt
 from shardline.engines.base import Answer, EngineDied
 from shardline.engines.stub import StubEngine
 from shardline.plan import Plan
 from shardline.reasons import ExitCode
 from shardline.store import ObjectInfo, Store, open_store
-from shardline.worker.run import Assignment, infer_shard
-from shardline.worker.settings import WorkerSettings
+from shardline.worker.run import infer_shard
 from shardline.worker.stop import Stop
+from shardline.worker_settings import WorkerSettings
 from tests.worker.in_process import ProcessDied
 
 T = TypeVar("T")
@@ -116,11 +117,11 @@ def run_attempt(
     """One attempt to its end. Raises ProcessDied when its process died."""
     scratch = folder / f"scratch-{uuid7()}"
     scratch.mkdir(parents=True)
-    given = Assignment(plan.job_id, shard, generation, attempt or str(uuid7()), scratch)
     chosen = WorkerSettings(**{**SMALL, **settings})
+    record = new_attempt(attempt or str(uuid7()), shard, generation, pod_uid=chosen.pod_uid)
 
     async def run() -> ExitCode:
-        return await infer_shard(store, given, chosen, stop or Stop())
+        return await infer_shard(store, plan.job_id, record, scratch, chosen, stop or Stop())
 
     return asyncio.run(run())
 
@@ -173,4 +174,4 @@ def watch_engine(
     def maker(plan: Plan) -> Callable[[], WatchedEngine]:
         return lambda: WatchedEngine(plan.job_file.engine.engine_args, on_request, kill)
 
-    monkeypatch.setattr("shardline.worker.run.engine_maker", maker)
+    monkeypatch.setattr("shardline.worker.drive.engine_maker", maker)

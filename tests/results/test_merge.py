@@ -13,7 +13,8 @@ import pytest
 
 from shardline.errors import JobNotReady, LawBroken
 from shardline.plan import Plan
-from shardline.results.merge import merge_shards, model_label
+from shardline.results.columns import model_label
+from shardline.results.merge import merge_shards
 from shardline.results.settle import settle_shards
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store

@@ -100,12 +100,14 @@ def test_a_smaller_group_in_flight_is_progress_and_an_equal_one_is_not() -> None
         record("c", exit_code=CRASH, suspects=[group]),
         record("d", exit_code=CRASH, suspects=[[1], [2]]),
         record("e", exit_code=CRASH, suspects=[[2]]),
+        record("f", exit_code=CRASH, suspects=[[2]]),
     ]
     assert [o.made_progress for o in read_outcomes(attempts, ())] == [
         False,
         True,
         False,
         True,
+        True,  # alone for the second time: now it can be accused
         False,
     ]
 

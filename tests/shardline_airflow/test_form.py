@@ -51,10 +51,19 @@ def test_the_form_offers_every_job_file_and_takes_the_first(folder: Path) -> Non
     assert filled(folder)["job_file"] == "reviews.yaml"
 
 
-def test_the_form_opens_with_a_job_that_needs_no_partition(folder: Path) -> None:
+def test_the_form_opens_with_a_chat_that_needs_no_partition(folder: Path) -> None:
     (folder / "a_daily.yaml").write_text(JOB + 'schedule: "@daily"\n')
+    (folder / "an_embedding.yaml").write_text("name: x\nkind: embedding\n")
     assert filled(folder)["job_file"] == "reviews.yaml"
-    assert job_files(folder)[0] == "a_daily.yaml"
+    assert job_files(folder)[:2] == ["a_daily.yaml", "an_embedding.yaml"]
+
+
+def test_a_job_of_another_kind_can_be_started_and_refuses_fields_of_a_chat(folder: Path) -> None:
+    whole = {name: value for name, value in whole_job().items() if name != "messages"}
+    whole |= {"kind": "embedding", "input": "{{ text }}"}
+    assert job_of(filled(folder) | {"job": whole}, folder).kind == "embedding"
+    with pytest.raises(JobFileError, match="parameters: max_tokens cannot be set here"):
+        job_of(filled(folder) | {"job": whole, "max_tokens": 5}, folder)
 
 
 def test_an_empty_folder_still_makes_a_form(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 from uuid6 import uuid7
 
+from shardline.attempts import new_attempt
 from shardline.reasons import ExitCode
 from shardline.store import Store, open_store
-from shardline.worker.run import Assignment, infer_shard
-from shardline.worker.settings import WorkerSettings
+from shardline.worker.run import infer_shard
 from shardline.worker.stop import Stop
+from shardline.worker_settings import WorkerSettings
 from tests.worker.prepared import SHARD, Prepared
 
 
@@ -22,6 +23,7 @@ def attempt(
     prepared: Prepared,
     folder: Path,
     *,
+    shard: str = SHARD,
     store: Store | None = None,
     generation: int = 1,
     stop_when: Callable[[Prepared], bool] | None = None,
@@ -32,13 +34,15 @@ def attempt(
     chosen = WorkerSettings(**{**small, **settings})
     scratch = folder / f"scratch-{uuid7()}"
     scratch.mkdir()
-    given = Assignment(prepared.plan.job_id, SHARD, generation, str(uuid7()), scratch)
+    record = new_attempt(str(uuid7()), shard, generation, pod_uid=chosen.pod_uid, node=chosen.node)
 
     async def run() -> ExitCode:
         stop = Stop()
         watch = asyncio.create_task(_stop_when(stop, prepared, stop_when))
         try:
-            return await infer_shard(store or prepared.store, given, chosen, stop)
+            return await infer_shard(
+                store or prepared.store, prepared.plan.job_id, record, scratch, chosen, stop
+            )
         finally:
             watch.cancel()
 

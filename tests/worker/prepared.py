@@ -66,9 +66,11 @@ class Prepared:
         listed = self.store.list(self.plan.layout.progress_prefix)
         return [msgspec.json.decode(self.store.read(f.path), type=Progress) for f in listed]
 
-    def start(self, *, generation: int = 1, env: Mapping[str, str] | None = None) -> Worker:
+    def start(
+        self, *, shard: str = SHARD, generation: int = 1, env: Mapping[str, str] | None = None
+    ) -> Worker:
         """A worker as a real process."""
-        return Worker(self, generation, {**QUICK, **(env or {})})
+        return Worker(self, shard, generation, {**QUICK, **(env or {})})
 
     def run(self, *, generation: int = 1, env: Mapping[str, str] | None = None) -> int:
         """A worker as a real process, to its end; its exit code."""
@@ -78,9 +80,11 @@ class Prepared:
 class Worker:
     """A worker process whose log is read as it comes."""
 
-    def __init__(self, prepared: Prepared, generation: int, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, prepared: Prepared, shard: str, generation: int, env: Mapping[str, str]
+    ) -> None:
         command = [sys.executable, "-m", "shardline.worker", "--job", prepared.job_uri]
-        command += ["--shard", SHARD, "--generation", str(generation)]
+        command += ["--shard", shard, "--generation", str(generation)]
         self.process = subprocess.Popen(
             command,
             stderr=subprocess.PIPE,
@@ -126,6 +130,12 @@ def prepare_bodies(
 ) -> Prepared:
     """The same with bodies of one's own."""
     store, plan = store or make_store(folder), make_plan(job)
+    return Prepared(store, plan, put_bodies(store, plan, SHARD, bodies))
+
+
+def put_bodies(store: Store, plan: Plan, shard: str, bodies: Iterable[dict[str, Any]]) -> list[str]:
+    """Put a shard of these request bodies; its custom_ids."""
+    job = plan.job_file
     lines, ids = [], []
     for number, body in enumerate(bodies):
         canonical = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
@@ -137,8 +147,8 @@ def prepare_bodies(
             "body": {"model": job.name, **body},
         }
         lines.append(orjson.dumps(line) + b"\n")
-    put_shard(store, plan, b"".join(lines), len(lines))
-    return Prepared(store, plan, ids)
+    put_shard(store, plan, b"".join(lines), len(lines), shard)
+    return ids
 
 
 def make_plan(job: JobFile) -> Plan:
@@ -182,9 +192,9 @@ def make_form(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def put_shard(store: Store, plan: Plan, content: bytes, rows: int) -> None:
+def put_shard(store: Store, plan: Plan, content: bytes, rows: int, shard: str = SHARD) -> None:
     entry = ShardEntry(
-        shard=SHARD,
+        shard=shard,
         requests=rows,
         documents=rows,
         size_bytes=len(content),
@@ -193,8 +203,8 @@ def put_shard(store: Store, plan: Plan, content: bytes, rows: int) -> None:
         max_length=1,
     )
     store.put_same(plan.layout.plan, encode_plan(plan))
-    store.put_same(plan.layout.shard(SHARD), content)
-    store.put_same(plan.layout.sidecar(SHARD), msgspec.json.encode(entry))
+    store.put_same(plan.layout.shard(shard), content)
+    store.put_same(plan.layout.sidecar(shard), msgspec.json.encode(entry))
 
 
 def run_until_done(prepared: Prepared, at_most: int = 12, **env: str) -> list[int]:

@@ -2,7 +2,7 @@ import pytest
 
 from shardline.errors import WrongInput
 from shardline.rows import ErrorBody, Response, Result
-from shardline.worker.early import EarlyEnds
+from shardline.worker.commit import EarlyEnds
 
 GOOD = Result("1", "a", response=Response(200, "1", {}))
 

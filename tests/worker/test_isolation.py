@@ -1,8 +1,8 @@
 import pytest
 
+from shardline.isolation import Batch, Down, History, Isolation, Stage, as_ranges, read_history
 from shardline.reasons import AttemptEnd
 from shardline.rows import Attempt
-from shardline.worker.isolation import Down, History, Isolation, Stage, read_history
 
 ROWS = tuple(range(100))
 
@@ -90,13 +90,31 @@ def test_rows_not_in_the_engine_when_it_died_are_not_suspected() -> None:
     assert after.rows == ROWS[2:]
 
 
+def end_all(isolation: Isolation, batch: Batch | None) -> None:
+    for row in batch.rows if batch else ():
+        isolation.ended(row)
+
+
 @pytest.mark.protocol(10)
 def test_rows_in_flight_at_one_vanished_attempt_run_last_in_the_window() -> None:
     history = read_history([vanished([(0, 9)])], {4})
-    batch = Isolation([r for r in range(20) if r != 4], history).next_batch()
+    isolation = Isolation([r for r in range(20) if r != 4], history)
+    end_all(isolation, isolation.next_batch())
+    batch = isolation.next_batch()
     assert batch
     assert batch.stage is Stage.OPEN
-    assert batch.rows == (*range(10, 20), 0, 1, 2, 3, 5, 6, 7, 8, 9)
+    assert batch.rows == (*range(10, 16), 0, 1, 2, 3, 5, 6, 7, 8, 9)
+
+
+@pytest.mark.protocol(10, 11)
+def test_after_a_vanished_attempt_a_few_short_rows_that_were_not_in_flight_go_first() -> None:
+    history = read_history([vanished([(0, 9)])], set())
+    isolation = Isolation(range(20), history)
+    assert isolation.next_batch() == Batch((16, 17, 18, 19), Stage.FIRST)
+    isolation.went_down(Batch((16, 17, 18, 19), Stage.FIRST), {16, 17}, Down.DIED)
+    assert isolation.next_batch() == Batch((18, 19), Stage.FIRST)
+    assert Isolation(range(10), history).next_batch() == Batch((6, 7, 8, 9), Stage.FIRST)
+    assert len(Isolation(range(20), read_history([], set())).next_batch().rows) == 20  # type: ignore[union-attr]
 
 
 @pytest.mark.protocol(10)
@@ -106,9 +124,8 @@ def test_rows_in_flight_at_two_vanished_attempts_run_in_groups_after_all_others(
     stages = []
     while batch := isolation.next_batch():
         stages.append((batch.stage, len(batch.rows)))
-        for row in batch.rows:
-            isolation.ended(row)
-    assert stages == [(Stage.OPEN, 40), (Stage.GROUP, 16), (Stage.GROUP, 4)]
+        end_all(isolation, batch)
+    assert stages == [(Stage.FIRST, 4), (Stage.OPEN, 36), (Stage.GROUP, 16), (Stage.GROUP, 4)]
 
 
 @pytest.mark.protocol(10)
@@ -119,8 +136,22 @@ def test_the_group_in_flight_at_a_vanished_attempt_runs_row_by_row() -> None:
     assert history.grouped == frozenset(range(4, 32))
 
 
-def test_a_row_that_was_alone_in_flight_at_a_vanished_attempt_is_accused_without_running() -> None:
-    history = read_history([vanished([(0, 3)]), vanished(suspects=[[2, 3], [2]])], {0, 1})
+@pytest.mark.protocol(10)
+def test_a_row_that_was_alone_in_flight_at_one_vanished_attempt_runs_alone_once_more() -> None:
+    history = read_history([vanished([(0, 3)]), vanished(suspects=[[2, 3], [2]])], {0, 1, 3})
+    isolation = Isolation((2,), history)
+    assert not isolation.has_accused
+    assert isolation.next_batch() == Batch((2,), Stage.ALONE)
+    isolation.ended(2)
+    assert isolation.is_over
+
+
+@pytest.mark.protocol(10)
+def test_a_row_that_was_alone_in_flight_at_two_vanished_attempts_is_accused_without_running() -> (
+    None
+):
+    vanished_alone = vanished(suspects=[[2, 3], [2]])
+    history = read_history([vanished_alone, vanished_alone], {0, 1})
     isolation = Isolation((2, 3), history)
     assert isolation.has_accused
     isolation.engine_is_good()
@@ -137,3 +168,8 @@ def test_convictions_of_attempts_that_ended_are_remembered() -> None:
     ended = vanished(convictions=[7], end=AttemptEnd.ENGINE_FAILED)
     assert read_history([ended], set()).convicted == {7}
     assert read_history([ended], {7}).convicted == frozenset()
+
+
+def test_ranges_are_closed_and_hold_exactly_the_rows() -> None:
+    assert as_ranges([5, 3, 4, 9, 1, 9]) == [(1, 1), (3, 5), (9, 9)]
+    assert as_ranges([]) == []

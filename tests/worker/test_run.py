@@ -354,11 +354,11 @@ def test_rows_are_in_the_record_before_they_are_in_a_segment(tmp_path: Path) -> 
 
 
 @pytest.mark.protocol(10)
-def test_the_row_that_was_alone_in_a_vanished_worker_is_convicted(tmp_path: Path) -> None:
+def test_the_row_that_was_alone_in_two_vanished_workers_is_convicted(tmp_path: Path) -> None:
     """A worker that is killed leaves a record without an end; here the records are written by hand."""
     prepared = prepare(tmp_path, ROWS)
     layout = prepared.plan.layout
-    for n, suspects in enumerate([[], [], [[0, 1, 2, 3]], [[0], [1]]]):
+    for n, suspects in enumerate([[], [], [[0, 1, 2, 3]], [[0], [1]], [[1]]]):
         record = Attempt(f"00{n}", SHARD, 1, "h", 1, "t", fed=[(0, 9)], suspects=suspects)
         prepared.store.write(layout.attempt(SHARD, f"00{n}"), msgspec.json.encode(record))
     assert attempt(prepared, tmp_path) is ExitCode.DONE

@@ -1,4 +1,4 @@
-from shardline.worker.stall import StallTimer
+from shardline.worker.clock import StallTimer
 
 
 def test_it_rings_when_nothing_ends_and_the_beat_stands_still() -> None:

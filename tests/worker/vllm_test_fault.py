@@ -1,9 +1,10 @@
 """Makes vLLM's worker process fail on a prompt that holds a marker token: a real poison document.
 
-A plug-in of vLLM for tests only. FAULT_TOKEN=<token id>, FAULT_MODE=raise|exit|segv|hang.
+A plug-in of vLLM for tests only. FAULT_TOKEN=<token id>, FAULT_MODE=raise|exit|segv|hang|kill_worker.
 """
 
 import os
+import signal
 from typing import Any
 
 
@@ -34,6 +35,9 @@ def fail(mode: str) -> None:
         import ctypes
 
         ctypes.string_at(0)
+    if mode == "kill_worker":  # as an out-of-memory kill of the whole container does
+        os.kill(int(os.environ["SHARDLINE_WORKER_PID"]), signal.SIGKILL)
+        signal.pause()
     if mode == "hang":
         import time
 

@@ -102,7 +102,7 @@ def try_(
     partition: Partition = None,
     sets: Set = None,
 ) -> None:
-    """Run a few documents and show messages and answers side by side. Publishes nothing.
+    """Run a few documents and show questions and answers side by side. Publishes nothing.
 
     Example: `shardline try include/jobs/review_sentiment.yaml --rows 5`
     """

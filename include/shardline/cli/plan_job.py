@@ -37,7 +37,7 @@ def show_estimate(
     if not found.documents:
         raise CorpusError(
             f"{job.corpus_uri(partition)}: no row that was looked at is a document; check the "
-            "columns in `messages`, `corpus.id`; `shardline plan JOBFILE --exact` names the reasons"
+            f"columns in `{job.form.asks}`, `corpus.id`; `shardline plan JOBFILE --exact` names the reasons"
         )
     if as_json:
         screen.out(msgspec.json.encode(dataclasses.asdict(found)).decode())

@@ -1,4 +1,4 @@
-"""shardline try: a few documents through the real engine, shown with their messages.
+"""shardline try: a few documents through the real engine, shown with what it was asked.
 
 Works in a folder of its own that goes away, through the same stages as a run: what looks right
 here is what a run will do.
@@ -16,7 +16,7 @@ import msgspec
 from shardline.cli.run_job import prepare_job
 from shardline.cli.run_shards import ShardLoop, Stopper
 from shardline.errors import JobNotReady, WrongInput
-from shardline.report.samples import answer_text
+from shardline.report.samples import answer_text, last_text
 from shardline.rows import RejectedRow, Request, Result
 from shardline.shards.manifest import read_shards
 from shardline.status.words import count_text
@@ -80,7 +80,7 @@ def _log_tail(store: Store, plan: Plan, shard: str) -> str:
 
 
 def _show(job: JobFile, request: Request, result: Result | None, screen: Screen) -> None:
-    asked = "\n".join(f"{m['role']}: {m['content']}" for m in request.body["messages"])
+    asked = _asked(request.body)
     answer, style = _answer(job, result)
     if not screen.is_terminal:
         screen.say(f"---\n{asked}\n=> {answer}")
@@ -96,6 +96,12 @@ def _show(job: JobFile, request: Request, result: Result | None, screen: Screen)
     screen.console.print(Panel(side_by_side, border_style="dim"))
 
 
+def _asked(body: dict[str, Any]) -> str:
+    if "messages" in body:
+        return "\n".join(f"{m['role']}: {m['content']}" for m in body["messages"])
+    return last_text(body)
+
+
 def _answer(job: JobFile, result: Result | None) -> tuple[str, str]:
     """What the model said, or why it said nothing; and a style for it."""
     if result is None:
@@ -104,8 +110,8 @@ def _answer(job: JobFile, result: Result | None) -> tuple[str, str]:
         error = result.error
         return (f"dead letter {error.code}: {error.message}" if error else "(no result)"), "red"
     body: dict[str, Any] = result.response.body
-    cut = " (cut at max_tokens)" if body["choices"][0].get("finish_reason") == "length" else ""
-    return answer_text(job, body) + cut, "bold green"
+    is_cut = any(answer.get("finish_reason") == "length" for answer in body.get("choices", []))
+    return answer_text(job, body) + (" (cut at max_tokens)" if is_cut else ""), "bold green"
 
 
 def _rejected_text(store: Store, plan: Plan) -> str:

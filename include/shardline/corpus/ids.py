@@ -221,7 +221,7 @@ def _missing_columns(plan: Plan, report: IdReport) -> str:
         hints.append(f"corpus.id names {job.corpus.id!r}")
     if RejectedReason.NO_TEXT in found:
         names = ", ".join(repr(column.name) for column in job.text_columns)
-        hints.append(f"the messages name {names}")
+        hints.append(f"`{job.form.asks}` names {names}")
     return f"; does the corpus have these columns: {'; '.join(hints)}?" if hints else ""
 
 

@@ -14,7 +14,7 @@ import orjson
 from blake3 import blake3
 
 from shardline.job import JobFile
-from shardline.template import Column
+from shardline.template import Column, Template
 
 FINGERPRINT_BYTES = 16
 _CHOICE = "choice"
@@ -57,12 +57,15 @@ def _schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 def request_body(job: JobFile, texts: Mapping[str, str]) -> dict[str, Any]:
     """The body as a value: what `BodyRenderer` writes, in the slow and obvious way."""
-    messages = [{"role": m.role, "content": m.template.render(dict(texts))} for m in job.messages]
-    return _with_messages(job, messages)
+    asked = [template.render(dict(texts)) for template in job.templates]
+    if job.kind != "chat":
+        return _asking(job, asked[0])
+    messages = zip(job.messages, asked, strict=True)
+    return _asking(job, [{"role": m.role, "content": content} for m, content in messages])
 
 
-def _with_messages(job: JobFile, messages: list[dict[str, str]]) -> dict[str, Any]:
-    body = {**job.parameters, "messages": messages}
+def _asking(job: JobFile, asked: object) -> dict[str, Any]:
+    body = {**job.parameters, **job.form.fixed, job.form.asks: asked}
     form = response_format(job)
     return body if form is None else body | {"response_format": form}
 
@@ -72,17 +75,10 @@ class BodyRenderer:
 
     def __init__(self, job: JobFile) -> None:
         columns = {column.name: n for n, column in enumerate(job.text_columns)}
-        before, after = _around_messages(job)
-        pieces: list[bytes | int] = [before]
-        for n, message in enumerate(job.messages):
-            pieces.append(b"," if n else b"[")
-            pieces.append(b'{"content":"')
-            for piece in message.template.pieces:
-                is_column = isinstance(piece, Column)
-                pieces.append(columns[piece.name] if is_column else _escaped(piece))  # type: ignore[union-attr,arg-type]
-            pieces.append(b'","role":' + canonical(message.role) + b"}")
-        pieces += [b"]", after]
-        self._pieces = _joined(pieces)
+        asked = [_string(template, columns) for template in job.templates]
+        before, after = _around(job)
+        pieces = _messages(job, asked) if job.kind == "chat" else asked[0]
+        self._pieces = _joined([before, *pieces, after])
 
     def render(self, texts: list[str]) -> bytes:
         """The canonical body; `texts` are the columns of `job.text_columns`, in that order."""
@@ -90,12 +86,26 @@ class BodyRenderer:
         return b"".join([escaped[p] if type(p) is int else p for p in self._pieces])  # type: ignore[misc]
 
 
-def _around_messages(job: JobFile) -> tuple[bytes, bytes]:
-    """The canonical body before and behind the list of messages."""
-    fields = _with_messages(job, [])
+def _string(template: Template, columns: Mapping[str, int]) -> list[bytes | int]:
+    """A JSON string of a template, with the numbers of its columns."""
+    pieces = [columns[p.name] if isinstance(p, Column) else _escaped(p) for p in template.pieces]
+    return [b'"', *pieces, b'"']
+
+
+def _messages(job: JobFile, contents: list[list[bytes | int]]) -> list[bytes | int]:
+    pieces: list[bytes | int] = []
+    for n, (message, content) in enumerate(zip(job.messages, contents, strict=True)):
+        pieces.append(b',{"content":' if n else b'[{"content":')
+        pieces += [*content, b',"role":' + canonical(message.role) + b"}"]
+    return [*pieces, b"]"]
+
+
+def _around(job: JobFile) -> tuple[bytes, bytes]:
+    """The canonical body before and behind what is asked."""
+    fields, asks = _asking(job, None), job.form.asks
     encoded = [(key, canonical(key) + b":" + canonical(fields[key])) for key in sorted(fields)]
-    before = [text for key, text in encoded if key < "messages"] + [b'"messages":']
-    after = [text for key, text in encoded if key > "messages"]
+    before = [text for key, text in encoded if key < asks] + [canonical(asks) + b":"]
+    after = [text for key, text in encoded if key > asks]
     return b"{" + b",".join(before), b"".join(b"," + text for text in after) + b"}"
 
 
@@ -127,7 +137,9 @@ def request_line(job: JobFile, body: bytes, custom_id: str) -> bytes:
         (
             b'{"custom_id":"',
             custom_id.encode(),
-            b'","method":"POST","url":"/v1/chat/completions","body":{"model":"',
+            b'","method":"POST","url":"',
+            job.form.url.encode(),
+            b'","body":{"model":"',
             job.name.encode(),
             b'",',
             body[1:],

@@ -37,13 +37,15 @@ class RequestRefused(ShardlineError):
 
 @dataclass(frozen=True)
 class Answer:
-    """The end of a request. With choices, `text` is the bare word."""
+    """The end of a request. With choices, `text` is the bare word; an embedding has none."""
 
     text: str
     finish_reason: str
     """stop or length; anything else is no answer."""
     prompt_tokens: int
     completion_tokens: int
+    embedding: bytes | None = None
+    """A vector: float32 numbers, little-endian."""
 
 
 class Engine(Protocol):

@@ -1,27 +1,31 @@
 """An engine without a model: answers depend on the request alone, and markers in a text make it fail.
 
 It enters by the same door as the real one, so a test of resuming, draining or blame runs the code
-that runs in production. Tokens are words. engine_args: `latency_s` a request, `start_s`,
-`max_num_seqs`, `max_model_len`, and `start_fails`.
+that runs in production. Tokens are words, and an embedding is a unit vector that the request's
+fingerprint decides. engine_args: `latency_s` a request, `start_s`, `max_num_seqs`,
+`max_model_len`, `dimension` of an embedding, and `start_fails`.
 
 Markers: `[stub:die]` the engine dies, `[stub:hang]` it hangs, `[stub:kill]` the whole worker is
 killed, `[stub:sick]` it dies and so does every engine after it, `[stub:error=REASON]` the request
-is refused, `[stub:invalid]` the answer breaks choices or schema.
+is refused, `[stub:invalid]` the answer breaks choices or schema, or is no vector, `[stub:slow]` it
+takes twenty times as long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import signal
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shardline.engines.base import (
     Answer,
@@ -32,8 +36,9 @@ from shardline.engines.base import (
     or_refused,
     schema_of,
 )
-from shardline.engines.openai_body import parse_body
+from shardline.engines.openai_body import parse_body, parse_completion, parse_embedding
 from shardline.errors import WrongInput
+from shardline.kinds import FORMS
 from shardline.reasons import DeadLetterReason
 from shardline.rows import EngineMetrics, Request
 
@@ -50,6 +55,7 @@ class StubArgs(BaseModel):
     start_s: float = 0.0
     max_num_seqs: int = 16
     max_model_len: int = 1_000_000
+    dimension: int = Field(8, ge=1)
     start_fails: bool = False
 
 
@@ -59,6 +65,8 @@ class _Prepared:
     limit: int | None
     words: list[str]
     markers: dict[str, str]
+    dimension: int | None = None
+    """Of the vector, for an embedding."""
 
 
 class StubEngine:
@@ -86,23 +94,32 @@ class StubEngine:
         return [or_refused(self._prepare, request) for request in requests]
 
     def _prepare(self, request: Request) -> _Prepared:
-        body = request.body
-        parameters = parse_body(body)
-        text = "\n".join(message["content"] for message in parameters.messages)
+        text, limit, dimension = self._asked(request)
         markers = dict(_MARKER.findall(text))
         if "error" in markers:
             raise RequestRefused(_REASONS[markers["error"]], "stub: told so by the text")
         words = text.split()
         if not words:
-            raise RequestRefused(DeadLetterReason.EMPTY_PROMPT, "stub: no word in the messages")
+            raise RequestRefused(DeadLetterReason.EMPTY_PROMPT, "stub: no word in what is asked")
         if len(words) > self._args.max_model_len:
             raise RequestRefused(DeadLetterReason.TOO_LONG, f"stub: {len(words)} words")
-        return _Prepared(body, parameters.limit, words, markers)
+        return _Prepared(request.body, limit, words, markers, dimension)
+
+    def _asked(self, request: Request) -> tuple[str, int | None, int | None]:
+        """The text, and how many tokens or numbers are to come of it."""
+        if request.url == FORMS["embedding"].url:
+            embedding = parse_embedding(request.body)
+            return embedding.input, None, embedding.dimensions or self._args.dimension
+        if request.url == FORMS["completion"].url:
+            completion = parse_completion(request.body)
+            return completion.prompt, completion.limit, None
+        chat = parse_body(request.body)
+        return "\n".join(m["content"] for m in chat.messages), chat.limit, None
 
     async def generate(self, custom_id: str, prepared: _Prepared) -> Answer:
         async with self._slots:
             self._misbehave(prepared.markers)
-            await asyncio.sleep(self._args.latency_s)
+            await asyncio.sleep(self._args.latency_s * (20 if "slow" in prepared.markers else 1))
             if self._is_hung:
                 await self._dead.wait()
             if self._dead.is_set():
@@ -131,6 +148,11 @@ class StubEngine:
 
 
 def _answer(custom_id: str, prepared: _Prepared) -> Answer:
+    if prepared.dimension is not None:
+        vector = _unit_vector(custom_id, prepared.dimension)
+        if "invalid" in prepared.markers:
+            vector[0] = math.nan
+        return Answer("", "stop", len(prepared.words), 0, vector.tobytes())
     digest = int.from_bytes(blake3(custom_id.encode()).digest(8), "big")
     finish_reason = "stop"
     if "invalid" in prepared.markers:
@@ -144,6 +166,13 @@ def _answer(custom_id: str, prepared: _Prepared) -> Answer:
         finish_reason = "length" if len(words) < len(prepared.words) else "stop"
         text = " ".join(words)
     return Answer(text, finish_reason, len(prepared.words), len(text.split()))
+
+
+def _unit_vector(custom_id: str, dimension: int) -> array[float]:
+    drawn = array("I", blake3(custom_id.encode()).digest(4 * dimension))
+    numbers = [n / 2**31 - 1 for n in drawn]
+    norm = math.hypot(*numbers) or 1.0
+    return array("f", [n / norm for n in numbers])
 
 
 def _instance(schema: dict[str, Any], digest: int) -> Any:

@@ -1,7 +1,9 @@
 """The vLLM engine: AsyncLLM in this process, the engine itself in its children.
 
-CPU is a configuration, not a fork: `vllm_config` is the whole difference. The chat template is
-rendered and tokenized here, so that vLLM gets token ids.
+CPU is a configuration, not a fork: `vllm_config` is the whole difference. What this process does
+for a request is kept small, since a fast engine waits for it: prompts become token ids many at once
+(`vllm_prompts`), parameters are made once (`vllm_sampling`), only the end of a request is heard of,
+and its text is decoded there in one piece. Embeddings are in `vllm_pooling`.
 """
 
 from __future__ import annotations
@@ -9,24 +11,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardline.engines.base import (
     Answer,
     EngineDied,
     EngineWontStart,
     RequestRefused,
-    choices_of,
     or_refused,
-    schema_of,
 )
-from shardline.engines.openai_body import Parameters, parse_body
+from shardline.engines.openai_body import check_messages, parse_completion, parse_settings
 from shardline.engines.vllm_config import default_args, default_env, is_cpu
+from shardline.engines.vllm_limits import Gpu, find_gpu
+from shardline.engines.vllm_prompts import Prompts, late_decoder
+from shardline.engines.vllm_sampling import Sampling, Samplings
+from shardline.engines.vllm_stats import Counters, stat_logger
 from shardline.errors import WrongInput
 from shardline.job import EngineBlock
+from shardline.kinds import FORMS, Kind
 from shardline.reasons import DeadLetterReason
 from shardline.rows import EngineMetrics, Request
 
@@ -37,44 +42,67 @@ _ABORTED_AT_MOST = 3
 _MAKER = ThreadPoolExecutor(1, "engine")
 
 
-@dataclass(frozen=True)
-class _Prepared:
+class _Prepared(NamedTuple):
     token_ids: list[int]
-    sampling: Any
-    has_form: bool
+    sampling: Sampling
 
 
 class VllmEngine:
-    """See the module. `name` is what the model is served as: the job's name."""
+    """See the module. `name` is what the model is served as: the job's name.
 
-    def __init__(self, block: EngineBlock, commit: str, name: str) -> None:
-        self._is_cpu = is_cpu()
-        self._args = default_args(block, commit, name, is_cpu=self._is_cpu) | block.engine_args
+    `counters` go on from the engine that this one replaces.
+    """
+
+    def __init__(
+        self,
+        block: EngineBlock,
+        commit: str,
+        name: str,
+        kind: Kind = "chat",
+        counters: Counters | None = None,
+    ) -> None:
+        self._is_cpu, self._kind = is_cpu(), kind
+        self._block, self._commit, self._name = block, commit, name
+        self._fit_to(None)
         self._chat_template = block.chat_template
-        self.max_num_seqs = int(self._args["max_num_seqs"])
+        self._counters = counters or Counters()
         self._numbers = itertools.count()
         self._llm: Any = None
-        self._sampling_defaults: dict[str, Any] = {}
-        self._last_metrics = EngineMetrics(max_num_seqs=self.max_num_seqs)
+
+    def _fit_to(self, gpu: Gpu | None) -> None:
+        block, kind = self._block, self._kind
+        defaults = default_args(
+            block, self._commit, self._name, is_cpu=self._is_cpu, kind=kind, gpu=gpu
+        )
+        self._args = defaults | block.engine_args
+        self.max_num_seqs = int(self._args["max_num_seqs"])
 
     async def start(self) -> None:
         is_folder = os.path.isabs(self._args["model"])  # noqa: PTH117
         for key, value in default_env(is_cpu=self._is_cpu, is_folder=is_folder).items():
             os.environ.setdefault(key, value)
         loop = asyncio.get_running_loop()
+        if not self._is_cpu:
+            self._fit_to(await loop.run_in_executor(_MAKER, find_gpu))
         self._llm = await loop.run_in_executor(_MAKER, self._make)
         config = self._llm.model_config
         self._max_model_len = int(config.max_model_len)
-        self._sampling_defaults = dict(config.get_diff_sampling_param())
         self._tokenizer = self._llm.get_tokenizer()
-        if not (self._chat_template or getattr(self._tokenizer, "chat_template", None)):
+        has_template = self._chat_template or getattr(self._tokenizer, "chat_template", None)
+        if self._kind == "chat" and not has_template:
             raise WrongInput(
                 f"model {self._args['model']}: its tokenizer has no chat template; "
                 "give one as chat_template beside the model"
             )
+        self._prompts = Prompts(self._tokenizer, self._chat_template)
+        self._decode = late_decoder(self._tokenizer)
+        self._samplings = Samplings(
+            dict(config.get_diff_sampling_param()), decodes_late=self._decode is not None
+        )
 
     def _make(self) -> Any:
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.envs import enable_envs_cache
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
         from vllm.v1.executor.abstract import Executor
@@ -86,106 +114,115 @@ class VllmEngine:
         except (RuntimeError, OSError) as error:
             raise EngineWontStart(f"vllm: {_one_line(error)}") from error
         try:
-            return AsyncLLM(
-                vllm_config=config, executor_class=Executor.get_class(config), log_stats=True
+            llm = AsyncLLM(
+                vllm_config=config,
+                executor_class=Executor.get_class(config),
+                log_stats=not self._args["disable_log_stats"],
+                log_requests=False,
+                stat_loggers=[stat_logger(self._counters)],
             )
         except Exception as error:
             # vLLM raises anything here, and its children have said why on standard error
             raise EngineWontStart(f"vllm: {type(error).__name__}: {_one_line(error)}") from error
+        enable_envs_cache()  # else it asks the environment for each token
+        return llm
 
-    def prepare(self, requests: Sequence[Request]) -> list[_Prepared | RequestRefused]:
-        return [or_refused(self._prepare, request) for request in requests]
+    def prepare(self, requests: Sequence[Request]) -> list[Any]:
+        try:
+            return self._prepare_all(requests)
+        except Exception:  # noqa: BLE001 - one of them; which one is found below
+            return [or_refused(self._prepare, request) for request in requests]
 
-    def _prepare(self, request: Request) -> _Prepared:
-        body = request.body
-        parameters = parse_body(body)
-        token_ids = self._tokenize(parameters)
+    def _prepare(self, request: Request) -> Any:
+        (prepared,) = self._prepare_all([request])
+        if isinstance(prepared, RequestRefused):
+            raise prepared
+        return prepared
+
+    def _prepare_all(self, requests: Sequence[Request]) -> list[_Prepared | RequestRefused]:
+        """Raises what one of them does to the template or the tokenizer."""
+        ends: list[Any] = [self._check(request) for request in requests]
+        # chats for one rendering of the template, by what its variables are
+        groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for index, end in enumerate(ends):
+            if not isinstance(end, RequestRefused):
+                is_text = isinstance(end[0], str)
+                groups[(is_text, *end[1].template_variables.items())].append(index)
+        for (is_text, *variables), indices in groups.items():
+            prompts = [ends[index][0] for index in indices]
+            if is_text:
+                encoded = self._prompts.of_texts(prompts)
+            else:
+                encoded = self._prompts.of_chats(prompts, **dict(variables))
+            for index, token_ids in zip(indices, encoded, strict=True):
+                ends[index] = self._fitting(token_ids, ends[index][1])
+        return ends
+
+    def _check(self, request: Request) -> tuple[Any, Sampling] | RequestRefused:
+        """A chat's messages or a completion's text, and its sampling."""
+        is_completion = request.url == FORMS["completion"].url
+        asks = FORMS["completion" if is_completion else "chat"].asks
+        rest = {key: value for key, value in request.body.items() if key != asks}
+        try:
+            if is_completion:
+                sampling = self._samplings.get(rest, lambda: parse_completion({**rest, asks: ""}))
+                prompt: Any = request.body.get(asks)
+                if not isinstance(prompt, str):
+                    wrong = f"{asks}: expected a string"
+                    return RequestRefused(DeadLetterReason.BAD_PARAMETER, wrong)
+            else:
+                sampling = self._samplings.get(rest, lambda: parse_settings({**rest, asks: []}))
+                prompt = check_messages(request.body.get(asks))
+        except RequestRefused as refused:
+            return refused
+        return sampling if isinstance(sampling, RequestRefused) else (prompt, sampling)
+
+    def _fitting(self, token_ids: list[int], sampling: Sampling) -> _Prepared | RequestRefused:
         if not token_ids:
-            raise RequestRefused(DeadLetterReason.EMPTY_PROMPT, "no token in the prompt")
+            return RequestRefused(DeadLetterReason.EMPTY_PROMPT, "no token in the prompt")
         if len(token_ids) >= self._max_model_len:
             wrong = f"{len(token_ids)} tokens, and the model takes {self._max_model_len - 1}"
-            raise RequestRefused(DeadLetterReason.TOO_LONG, wrong)
-        return _Prepared(token_ids, self._sampling(parameters, body), schema_of(body) is not None)
+            return RequestRefused(DeadLetterReason.TOO_LONG, wrong)
+        return _Prepared(token_ids, sampling)
 
-    def _tokenize(self, parameters: Parameters) -> list[int]:
-        from jinja2 import TemplateError
-
-        extra = {"reasoning_effort": parameters.reasoning_effort}
-        try:
-            text = self._tokenizer.apply_chat_template(
-                parameters.messages,
-                chat_template=self._chat_template,
-                add_generation_prompt=True,
-                tokenize=False,
-                **{key: value for key, value in extra.items() if value is not None},
-            )
-        except TemplateError as error:  # e.g. "System role not supported"
-            raise RequestRefused(DeadLetterReason.UNSUPPORTED_CONTENT, str(error)) from error
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
-
-    def _sampling(self, parameters: Parameters, body: dict[str, Any]) -> Any:
-        from vllm import SamplingParams
-        from vllm.exceptions import VLLMValidationError
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-
-        given = {
-            "max_tokens": parameters.limit,
-            "temperature": parameters.temperature,
-            "top_p": parameters.top_p,
-            "presence_penalty": parameters.presence_penalty,
-            "frequency_penalty": parameters.frequency_penalty,
-            "stop": parameters.stop,
-            "seed": parameters.seed,
-        }
-        values = {"max_tokens": None, **self._sampling_defaults}
-        values |= {key: value for key, value in given.items() if value is not None}
-        try:
-            if parameters.logit_bias:
-                values["logit_bias"] = {int(k): v for k, v in parameters.logit_bias.items()}
-            if choices := choices_of(body):
-                values["structured_outputs"] = StructuredOutputsParams(choice=choices)
-            elif schema := schema_of(body):
-                values["structured_outputs"] = StructuredOutputsParams(json=schema)
-            elif (parameters.response_format or {}).get("type") == "json_object":
-                values["structured_outputs"] = StructuredOutputsParams(json_object=True)
-            return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
-        except (VLLMValidationError, ValueError, TypeError) as error:
-            raise RequestRefused(DeadLetterReason.BAD_PARAMETER, str(error)) from error
-
-    async def generate(self, custom_id: str, prepared: _Prepared) -> Answer:
+    async def generate(self, custom_id: str, prepared: Any) -> Answer:
+        has_form = prepared.sampling.has_form
         for _ in range(_ABORTED_AT_MOST):
             output = await self._run(f"{custom_id}-{next(self._numbers)}", prepared)
-            completion = output.outputs[0]
-            if completion.finish_reason in ("stop", "length"):
-                return Answer(
-                    completion.text,
-                    completion.finish_reason,
-                    len(prepared.token_ids),
-                    len(completion.token_ids),
-                )
-            if completion.finish_reason != "abort":
+            end = output.outputs[0]
+            if end.finish_reason in ("stop", "length"):
+                text = self._text(end, prepared.sampling)
+                tokens = len(end.token_ids)
+                return Answer(text, end.finish_reason, len(prepared.token_ids), tokens)
+            if end.finish_reason != "abort":
                 break
         # a schema that cannot be followed (a recursive $ref) ends like this, after one token
-        reason = DeadLetterReason.BAD_SCHEMA if prepared.has_form else DeadLetterReason.ENGINE_ERROR
-        raise RequestRefused(reason, f"the engine ended it with {completion.finish_reason}")
+        reason = DeadLetterReason.BAD_SCHEMA if has_form else DeadLetterReason.ENGINE_ERROR
+        raise RequestRefused(reason, f"the engine ended it with {end.finish_reason}")
+
+    def _text(self, end: Any, sampling: Sampling) -> str:
+        if self._decode is None or sampling.params.detokenize:
+            return str(end.text)
+        # the token that stopped it is counted, and no part of the text
+        return self._decode(end.token_ids[:-1] if end.finish_reason == "stop" else end.token_ids)
 
     async def _run(self, request_id: str, prepared: _Prepared) -> Any:
         from vllm.exceptions import VLLMClientError
         from vllm.inputs import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+        token_ids, sampling = prepared
         output = None
         try:
-            prompt = tokens_input(prepared.token_ids)
-            async for final in self._llm.generate(prompt, prepared.sampling, request_id):
+            prompt = tokens_input(token_ids)
+            async for final in self._llm.generate(prompt, sampling.params, request_id):
                 output = final
         except EngineDeadError as error:
             raise EngineDied("vllm: the engine is dead") from error
         except VLLMClientError as error:
             # length and parameters were checked before: what is left is the form of the answer
-            reason = (
-                DeadLetterReason.BAD_SCHEMA if prepared.has_form else DeadLetterReason.BAD_PARAMETER
-            )
+            has_form = sampling.has_form
+            reason = DeadLetterReason.BAD_SCHEMA if has_form else DeadLetterReason.BAD_PARAMETER
             raise RequestRefused(reason, str(error)) from error
         except EngineGenerateError as error:
             if self._llm.errored:
@@ -195,47 +232,18 @@ class VllmEngine:
         return output
 
     def beat(self) -> int:
-        found = _snapshot()
-        return int(found.get("vllm:generation_tokens", 0) + found.get("vllm:prompt_tokens", 0))
+        return self._counters.beat
 
     def metrics(self) -> EngineMetrics:
-        if self._llm is None:
-            return self._last_metrics
-        found = _snapshot()
-        self._last_metrics = EngineMetrics(
-            max_num_seqs=self.max_num_seqs,
-            kv_cache_usage=found.get("vllm:kv_cache_usage_perc"),
-            preemptions=_whole(found.get("vllm:num_preemptions")),
-            prefix_cache_queries=_whole(found.get("vllm:prefix_cache_queries")),
-            prefix_cache_hits=_whole(found.get("vllm:prefix_cache_hits")),
-            engine_steps=_whole(found.get("vllm:iteration_tokens_total")),
-        )
-        return self._last_metrics
+        return self._counters.metrics(self.max_num_seqs)
 
     async def stop(self) -> None:
         if self._llm is None:
             return
-        self.metrics()
         llm, self._llm = self._llm, None
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(_MAKER, lambda: llm.shutdown(timeout=_STOP_S))
         llm.shutdown = lambda timeout=None: None  # __del__ would call it again and fail
-
-
-def _snapshot() -> dict[str, float]:
-    """vLLM's own counters, summed over engines."""
-    from vllm.v1.metrics.reader import get_metrics_snapshot
-
-    found: dict[str, float] = {}
-    for metric in get_metrics_snapshot():
-        value = getattr(metric, "value", getattr(metric, "count", None))
-        if value is not None:
-            found[metric.name] = found.get(metric.name, 0) + value
-    return found
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _one_line(error: Exception) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from shardline.engines.vllm_limits import CPU, Gpu, limits
 from shardline.job import EngineBlock
+from shardline.kinds import Kind
 from shardline.store import folder_of
+
+_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
 def is_cpu() -> bool:
@@ -20,27 +25,40 @@ def is_cpu() -> bool:
     return True
 
 
-def default_args(block: EngineBlock, commit: str, name: str, *, is_cpu: bool) -> dict[str, Any]:
+def default_args(
+    block: EngineBlock,
+    commit: str,
+    name: str,
+    *,
+    is_cpu: bool,
+    kind: Kind = "chat",
+    gpu: Gpu | None = None,
+) -> dict[str, Any]:
     """Engine arguments that a job file need not give, before its own `engine_args`.
 
-    max_num_seqs and max_num_batched_tokens always stand here: what vLLM takes without them depends
-    on how it is called, and a bare AsyncLLM gets an eighth of what an H100 can do.
+    max_num_seqs and max_num_batched_tokens always stand here (`vllm_limits`): what vLLM takes
+    without them depends on how it is called, and a bare AsyncLLM gets an eighth of what an H100 can
+    do.
     """
+    gpus = math.prod(int(block.engine_args.get(key) or 1) for key in _PARALLEL)
+    max_num_seqs, max_num_batched_tokens = CPU if is_cpu else limits(gpu, block.model, gpus)
     folder = folder_of(block.model) if block.model.startswith(("/", "file://")) else None
     args: dict[str, Any] = {
         "model": str(folder or block.model),
         "served_model_name": name,
-        "max_num_seqs": 256,
-        "max_num_batched_tokens": 8192,
-        "enable_prefix_caching": True,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
         "disable_log_stats": False,
     }
+    if kind == "embedding":
+        args["runner"] = "pooling"  # which of these models can cache prefixes, vLLM knows
+    else:
+        args |= {"runner": "generate", "enable_prefix_caching": True}
     if folder is None:
         args |= {"revision": commit, "tokenizer_revision": commit}
     if is_cpu:
         # torch.compile takes minutes here; the default block of 128 hides short shared prefixes
         args |= {"enforce_eager": True, "block_size": 32, "dtype": cpu_dtype()}
-        args |= {"max_num_seqs": 32, "max_num_batched_tokens": 2048}
     return args
 
 

@@ -43,6 +43,7 @@ from shardline.shards.manifest import read_manifest, read_shards
 from shardline.status.words import count_text
 
 if TYPE_CHECKING:
+    from shardline.job import JobFile
     from shardline.plan import Plan
     from shardline.store import Store
 
@@ -80,6 +81,7 @@ def collect_report(store: Store, plan: Plan, now: datetime) -> Report:
         samples=read_samples(store, plan, done) if job.report.samples else [],
         published=_published(merged, standing),
         validation=_validation(store, plan),
+        vectors=data.vectors if data else None,
     )
 
 
@@ -115,7 +117,6 @@ def _current_job(standing: Standing) -> str:
 
 def _facts(store: Store, plan: Plan, work: WorkFigures | None, finished: str | None) -> JobFacts:
     job = plan.job_file
-    form = next((n for n in ("choices", "json_schema") if getattr(job.output, n)), "text")
     ends = [s.end_s if s.end_s is not None else s.start_s for s in work.spans] if work else []
     return JobFacts(
         job_id=plan.job_id,
@@ -128,13 +129,19 @@ def _facts(store: Store, plan: Plan, work: WorkFigures | None, finished: str | N
         engine=job.engine.engine,
         model=job.engine.model,
         model_commit=plan.model_commit,
-        output_form=form,
+        output_form=_form(job),
         planned_at=plan.planned_at,
         finished_at=finished,
         wall_s=max(ends) if ends else None,
         shardline_version=__version__,
         job_file=dict(plan.job),
     )
+
+
+def _form(job: JobFile) -> str:
+    if job.kind == "embedding":
+        return "vector"
+    return next((n for n in ("choices", "json_schema") if getattr(job.output, n)), "text")
 
 
 def _input(plan: Plan) -> InputFigures:

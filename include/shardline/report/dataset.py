@@ -1,4 +1,4 @@
-"""Figures of the merged files: answers, agreement with a label, tokens. One pass, a batch at a time.
+"""Figures of the merged files: answers, labels, vectors, tokens. One pass, a batch at a time.
 
 The files are read where merge wrote them, so a job that is not published yet has these figures too.
 """
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardline.layout import published
-from shardline.report.figures import Agreement, Answer, TokenFigures
+from shardline.report.figures import Agreement, Answer, TokenFigures, VectorFigures
 from shardline.report.histograms import make_histogram
 from shardline.report.samples import label_text
+from shardline.report.vectors import Norms
 from shardline.shards.parquet import read_batches
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class DatasetFigures(NamedTuple):
     answers: list[Answer]
     answers_other: int
     agreement: Agreement | None
+    vectors: VectorFigures | None
 
 
 def read_dataset(store: Store, plan: Plan, merged: MergeReport) -> DatasetFigures:
@@ -57,8 +59,9 @@ class _Counts:
         self.choices = job.output.choices
         # free text is only counted where it equals a label: there may be as many texts as rows
         self.has_words = self.choices is not None or bool(self.label and job.output.text)
+        self.norms = Norms() if job.kind == "embedding" else None
         self.columns = [*_USED]
-        self.columns += ["output"] if self.has_words else []
+        self.columns += ["output"] if self.has_words or self.norms else []
         self.columns += [self.label] if self.label and self.label not in self.columns else []
         self.labels: set[str] = set()
         self.pairs: Counter[tuple[str | None, str]] = Counter()
@@ -75,6 +78,9 @@ class _Counts:
         self.prompt += pc.sum(paid.column("prompt_tokens")).as_py() or 0
         for length, n in _value_counts(paid.column("completion_tokens")):
             self.lengths[length or 0] += n
+        if self.norms:
+            self.norms.add(paid.column("output"))
+            return  # nothing is written that could end
         for reason, n in _value_counts(paid.column("finish_reason")):
             self.finish[reason or "unknown"] += n
         if self.has_words:
@@ -100,7 +106,8 @@ class _Counts:
             finish_reasons=dict(sorted(self.finish.items())),
             lengths=make_histogram(self.lengths.items()),
         )
-        return DatasetFigures(tokens, shown, other, self._agreement())
+        vectors = self.norms.figures() if self.norms else None
+        return DatasetFigures(tokens, shown, other, self._agreement(), vectors)
 
     def _answers(self) -> tuple[list[Answer], int]:
         """Every choice of the job file, the ones that nobody got too."""

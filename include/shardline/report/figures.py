@@ -28,7 +28,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     model: str
     model_commit: str
     output_form: str
-    """choices, json_schema or text."""
+    """choices, json_schema, text or vector."""
     planned_at: str
     finished_at: str | None
     """When the last attempt ended."""
@@ -199,6 +199,17 @@ class Agreement(msgspec.Struct, frozen=True):
         return self.equal / self.rows if self.rows else 0.0
 
 
+class VectorFigures(msgspec.Struct, frozen=True):
+    """Embeddings: their length, and how long they are as arrows."""
+
+    dimension: int
+    least_norm: float
+    mean_norm: float
+    most_norm: float
+    norms: Histogram | None
+    """Norms of the results, by three digits."""
+
+
 class PublishedFigures(msgspec.Struct, frozen=True):
     """The files of the dataset."""
 
@@ -243,6 +254,7 @@ class Report(msgspec.Struct, frozen=True):
     samples: list[Sample]
     published: PublishedFigures | None
     validation: ValidationFigures | None
+    vectors: VectorFigures | None = None
 
 
 class _Explained(Protocol):

@@ -25,6 +25,17 @@ def make_histogram(counts: Iterable[tuple[int, int]]) -> Histogram | None:
     return Histogram(edges, bins)
 
 
+def scaled_histogram(counts: Iterable[tuple[float, int]]) -> Histogram | None:
+    """The same for numbers with a fraction: bins of a hundredth of their size, or wider."""
+    known = [(value, n) for value, n in counts if n]
+    most = max((value for value, _ in known), default=0.0)
+    unit = 10.0 ** (math.floor(math.log10(most)) - 2) if most > 0 else 1.0
+    found = make_histogram((round(value / unit), n) for value, n in known)
+    if found is None:
+        return None
+    return Histogram([edge * unit for edge in found.edges], found.counts)
+
+
 def spread_histogram(shards: Sequence[ShardEntry]) -> Histogram | None:
     """From the shortest and longest request of each shard, its requests spread evenly between.
 

@@ -11,7 +11,7 @@ from shardline.report.figures import Report
 from shardline.report.html import Html, join, raw, tag
 from shardline.report.parts import card, figure, section
 from shardline.report.parts_problems import problems
-from shardline.report.parts_results import agreement, answers, samples
+from shardline.report.parts_results import agreement, answers, samples, vectors
 from shardline.report.parts_work import sizes, work
 from shardline.report.plots import plot_flow
 from shardline.report.style import CSS
@@ -26,6 +26,8 @@ files = table.file_uris(file_pruning_predicate=[("dt", "=", "DATE")])
 duckdb.sql(f"SELECT output, count(*) FROM read_parquet({files}) GROUP BY ALL")
 polars.read_parquet(files)
 table.to_pandas(filters=[("dt", "=", "DATE")])"""
+_COUNTS = "SELECT output, count(*) FROM read_parquet({files}) GROUP BY ALL"
+_ROWS = "SELECT document_id, output FROM read_parquet({files})"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -47,6 +49,7 @@ def render_report(report: Report) -> str:
         _law(report),
         answers(report),
         agreement(report),
+        vectors(report),
         problems(report),
         samples(report),
         work(report),
@@ -171,6 +174,8 @@ def _dataset(report: Report) -> Html | None:
         else "Merged, and not published: no reader of the table sees these files yet."
     )
     python = _READ.replace("TABLE", job.table_uri).replace("DATE", job.partition or "all")
+    if report.vectors:
+        python = python.replace(_COUNTS, _ROWS)
     shell = f"shardline files {job.table} --partition {job.partition or 'all'}     # the files, one URI a line"
     return section(
         "The dataset",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from shardline.report.figures import Agreement, Report, Sample
 from shardline.report.html import Html, join, tag
-from shardline.report.parts import bars, card, section
+from shardline.report.parts import bars, card, facts, figure, section
+from shardline.report.plots import plot_histogram
 from shardline.status.words import count_text, share_text
 
 _SHOWN_CHARACTERS = 4_000
@@ -18,6 +19,30 @@ def answers(report: Report) -> Html | None:
     if report.answers_other:
         rows.append(("(other)", report.answers_other))
     return section("Answers", card(bars(rows, sum(n for _, n in rows))))
+
+
+def vectors(report: Report) -> Html | None:
+    """How long embeddings are, and their norms."""
+    found = report.vectors
+    if found is None:
+        return None
+    shown = [
+        ("numbers in a vector", f"{found.dimension:,}"),
+        ("mean norm", f"{found.mean_norm:.4g}"),
+        ("norms", f"{found.least_norm:.4g} to {found.most_norm:.4g}"),
+    ]
+    has_plot = found.norms is not None and len(found.norms.counts) > 1
+    return section(
+        "Vectors",
+        tag(
+            "div",
+            card(facts(shown)),
+            figure(plot_histogram(found.norms, "norm", "results"), "", "Norm of a vector")
+            if has_plot and found.norms
+            else None,
+            class_="grid",
+        ),
+    )
 
 
 def agreement(report: Report) -> Html | None:

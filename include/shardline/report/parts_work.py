@@ -109,6 +109,9 @@ def sizes(report: Report) -> Html | None:
                 "prompt tokens",
                 f"{tokens.prompt:,} ({tokens.prompt / tokens.results:,.0f} a request)",
             ),
+        ]
+    if tokens and tokens.finish_reasons:
+        shown += [
             (
                 "answer tokens",
                 f"{tokens.completion:,} ({tokens.completion / tokens.results:,.1f} a result)",

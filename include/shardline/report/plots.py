@@ -109,9 +109,10 @@ def plot_histogram(histogram: Histogram, unit: str, mark: str) -> Html:
     if unit == "bytes":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: bytes_text(x)))
     else:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        shown = "{:g}" if unit == "norm" else "{:,.0f}"
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: shown.format(x)))
         axes.set_xlabel(unit)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=unit != "norm"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.set_ylabel("requests" if unit == "bytes" else "results")

@@ -15,6 +15,7 @@ import msgspec
 import orjson
 
 from shardline.report.figures import Sample
+from shardline.report.vectors import vector_text
 from shardline.rows import Request, Result, ShardEntry
 from shardline.shards.ledger import ledger_name, read_ledger
 
@@ -34,8 +35,13 @@ class _Pair(NamedTuple):
 
 
 def read_samples(store: Store, plan: Plan, done: Sequence[ShardEntry]) -> list[Sample]:
-    """`report.samples` documents with a result, from shards whose results exist."""
+    """`report.samples` documents with a result, from shards whose results exist.
+
+    None of embeddings: a vector says nothing to whoever looks at it.
+    """
     job = plan.job_file
+    if job.kind == "embedding":
+        return []
     wanted, chosen = job.report.samples, spaced(done, _MAX_SHARDS)
     samples: list[Sample] = []
     for i, entry in enumerate(chosen):
@@ -53,8 +59,15 @@ def spaced(things: Sequence[Any], n: int) -> list[Any]:
 
 
 def answer_text(job: JobFile, body: dict[str, Any]) -> str:
-    """The answer as it is published: a choice unwrapped, a schema's answer as its JSON."""
-    content = body["choices"][0]["message"].get("content") or ""
+    """The answer as it is published: a choice unwrapped, a schema's answer as its JSON.
+
+    A vector in short.
+    """
+    if job.kind == "embedding":
+        return vector_text(body["data"][0]["embedding"])
+    answer = body["choices"][0]
+    content = answer.get("text") if job.kind == "completion" else answer["message"].get("content")
+    content = content or ""
     if job.output.choices is None:
         return str(content)
     try:
@@ -110,7 +123,7 @@ def _sample(job: JobFile, pair: _Pair, document: dict[str, Any]) -> Sample:
         document_id=document["document_id"],
         source=document["source"],
         row=document["row"],
-        text=document_text(job, str(pair.request.body["messages"][-1]["content"])),
+        text=document_text(job, last_text(pair.request.body)),
         output=answer_text(job, body),
         finish_reason=body["choices"][0].get("finish_reason"),
         prompt_tokens=usage.get("prompt_tokens"),
@@ -119,9 +132,16 @@ def _sample(job: JobFile, pair: _Pair, document: dict[str, Any]) -> Sample:
     )
 
 
+def last_text(body: dict[str, Any]) -> str:
+    """The last message of a request, or its prompt or input."""
+    if "messages" in body:
+        return str(body["messages"][-1]["content"])
+    return str(body.get("prompt") or body.get("input"))
+
+
 def document_text(job: JobFile, content: str) -> str:
     """The part of the last message that is the document's: without what all documents share."""
-    pieces = job.messages[-1].template.pieces
+    pieces = job.templates[-1].pieces
     before = pieces[0] if pieces and isinstance(pieces[0], str) else ""
     after = pieces[-1] if len(pieces) > 1 and isinstance(pieces[-1], str) else ""
     return content.removeprefix(before).removesuffix(after) if len(pieces) > 1 else content

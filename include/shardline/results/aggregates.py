@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from shardline.results.vectors import count_odd_vectors, dimension_of, is_vector
 from shardline.shards.parquet import file_schema, read_batches
 
 _SLICE = 50_000_000
@@ -34,7 +35,7 @@ SELECT count(*) AS rows,
     count(*) FILTER ($output_required AND output IS NULL) AS null_outputs,
     count(*) FILTER ($choices IS NOT NULL AND NOT list_contains($choices, output::VARCHAR))
         AS foreign_outputs,
-    count(*) FILTER (finish_reason IS NULL OR NOT list_contains($finishes, finish_reason))
+    count(*) FILTER (NOT list_contains($finishes, coalesce(finish_reason, '')))
         AS odd_finishes,
     count(*) FILTER (prompt_tokens < 0 OR completion_tokens < 0) AS negative_tokens,
     count(*) FILTER (job_id IS DISTINCT FROM $job_id) AS foreign_rows
@@ -48,7 +49,10 @@ SELECT CASE WHEN duplicate_of IS NULL THEN hash(document_id) END, hash(source, "
 
 
 class Aggregates:
-    """Adds merged files up. Use as a context manager; `folder` holds its database."""
+    """Adds merged files up. Use as a context manager; `folder` holds its database.
+
+    `finishes` are the reasons that a whole answer may have, "" for none at all.
+    """
 
     def __init__(
         self,
@@ -85,13 +89,20 @@ class Aggregates:
         self._connection.close()
 
     def add(self, path: Path, schema: Any) -> dict[str, int]:
-        """Count one file; `schema_differs` is 1 where its columns are not the planned ones."""
+        """Count one file; `schema_differs` is 1 where its columns are not the planned ones.
+
+        `odd_vectors` is there for embeddings only.
+        """
         self._load(path)
         counted = self._connection.execute(_COUNTS, self._parameters)
         names = [column[0] for column in counted.description]
         counts = dict(zip(names, counted.fetchone(), strict=True))
         self._connection.execute(_KEYS)
-        return counts | {"schema_differs": int(not file_schema(path).equals(schema))}
+        counts |= {"schema_differs": int(not file_schema(path).equals(schema))}
+        kind = schema.field("output").type
+        if is_vector(kind):
+            counts["odd_vectors"] = count_odd_vectors(path, dimension_of(kind))
+        return counts
 
     def suspects(self, column: str) -> set[int]:
         """Hashes in `id` or `place` that occur more than once."""
@@ -124,10 +135,16 @@ class Aggregates:
     def _load(self, path: Path) -> None:
         """Through Arrow, never by name: DuckDB would read brackets in a path as a glob."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         table = pa.Table.from_batches(
             read_batches(path, _COLUMNS), file_schema(path).empty_table().select(_COLUMNS).schema
         )
+        output = table.schema.get_field_index("output")
+        if is_vector(table.schema.field(output).type):
+            # DuckDB only has to know whether it is there
+            there = pc.if_else(pc.is_valid(table.column(output)), "", pa.scalar(None, pa.string()))
+            table = table.set_column(output, "output", there)
         self._connection.register("arrow_rows", table)
         self._connection.execute("CREATE OR REPLACE TEMP TABLE merged AS SELECT * FROM arrow_rows")
         self._connection.unregister("arrow_rows")

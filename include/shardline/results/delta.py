@@ -20,6 +20,7 @@ from shardline.errors import (
     first_line,
 )
 from shardline.layout import published
+from shardline.results.vectors import with_lengths, without_lengths
 from shardline.store import sync
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ def table_schema(store: Store, table: str) -> Any | None:
 
 
 def arrow_schema(table: Any) -> Any:
-    """The Arrow schema of an open table."""
+    """The Arrow schema of an open table; vectors have the length that their field was given."""
     import pyarrow as pa
 
-    return pa.schema(table.schema().to_arrow())
+    return with_lengths(pa.schema(table.schema().to_arrow()))
 
 
 def create_table(store: Store, table: str, schema: Any) -> Any:
@@ -98,7 +99,7 @@ def create_table(store: Store, table: str, schema: Any) -> Any:
     with _translated(table):
         return DeltaTable.create(
             _uri(store, table),
-            schema=Schema.from_arrow(schema),
+            schema=Schema.from_arrow(without_lengths(schema)),
             mode="ignore",
             partition_by=["dt"],
             configuration=_CONFIGURATION,
@@ -139,7 +140,7 @@ def replace_partition(
         table.create_write_transaction(
             adds,
             mode="overwrite",
-            schema=Schema.from_arrow(schema),
+            schema=Schema.from_arrow(without_lengths(schema)),
             partition_by=["dt"],
             partition_filters=[("dt", "=", partition)],
             commit_properties=CommitProperties(

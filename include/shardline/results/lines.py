@@ -11,6 +11,7 @@ import msgspec
 from shardline.errors import LawBroken, ValidationFailed
 from shardline.job import JobFile
 from shardline.results.json_types import conform
+from shardline.results.vectors import BadVector, decode_vector, dimension_of
 
 
 class Ended(NamedTuple):
@@ -28,8 +29,13 @@ class _Message(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    message: _Message
+    message: _Message | None = None
+    text: str | None = None
     finish_reason: str | None = None
+
+
+class _Vector(msgspec.Struct):
+    embedding: str
 
 
 class _Usage(msgspec.Struct):
@@ -38,7 +44,10 @@ class _Usage(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    choices: list[_Choice]
+    """A chat completion, a text completion or a list of embeddings, each with one answer."""
+
+    choices: list[_Choice] = []
+    data: list[_Vector] | None = None
     usage: _Usage | None = None
 
 
@@ -65,6 +74,12 @@ _CHOICE = msgspec.json.Decoder(_ChoiceAnswer)
 Reader = Callable[[str | None], tuple[Any, int]]
 
 
+class _Said(NamedTuple):
+    content: str | None
+    finish_reason: str | None
+    completion_tokens: int | None
+
+
 class ShardResults(NamedTuple):
     """The lines of one shard by request; `doubled` are ids that came more than once."""
 
@@ -79,7 +94,8 @@ def read_results(path: Path, read_output: Reader) -> ShardResults:
 
     Raises:
         LawBroken: a line that is neither a result nor an error.
-        ValidationFailed: an answer that is no JSON where the job asks for it.
+        ValidationFailed: an answer that is no JSON where the job asks for it, or a vector of
+            another length.
     """
     ended: dict[str, Ended] = {}
     doubled: list[str] = []
@@ -96,12 +112,26 @@ def read_results(path: Path, read_output: Reader) -> ShardResults:
 
 
 def output_reader(job: JobFile, kind: Any) -> Reader:
-    """How the text of an answer becomes `output`: as it is, a choice unwrapped, JSON typed."""
+    """How an answer becomes `output`: text as it is, a choice unwrapped, JSON typed, a vector."""
+    if job.kind == "embedding":
+        return _vector_reader(dimension_of(kind))
     if job.output.choices is not None:
         return _read_choice
     if job.output.json_schema is None:
         return lambda content: (content, 0)
     return lambda content: conform(msgspec.json.decode(content or ""), kind)
+
+
+def _vector_reader(dimension: int | None) -> Reader:
+    """Where the length is not known, the first vector of a file decides it for the others."""
+
+    def read(content: str | None) -> tuple[Any, int]:
+        nonlocal dimension
+        vector = decode_vector(content, dimension)
+        dimension = len(vector) // 4
+        return vector, 0
+
+    return read
 
 
 def _read_choice(content: str | None) -> tuple[Any, int]:
@@ -126,18 +156,33 @@ def _end_of(path: Path, number: int, line: _Line, read_output: Reader) -> tuple[
     if line.error is not None:
         return Ended(None, None, None, None, line.error.code), 0
     assert line.response is not None
-    body = line.response.body
-    if len(body.choices) != 1:
-        found = len(body.choices)
-        raise LawBroken(f"{path.name} line {number}: expected one answer, found {found}")
-    answer, usage = body.choices[0], body.usage or _Usage()
+    said, usage = _said(path, number, line.response.body), line.response.body.usage or _Usage()
     try:
-        output, lost = read_output(answer.message.content)
+        output, lost = read_output(said.content)
+    except BadVector as error:
+        raise ValidationFailed(
+            f"{path.name} line {number}: the vector of {line.custom_id} {error}"
+        ) from error
     except msgspec.MsgspecError as error:
         raise ValidationFailed(
             f"{path.name} line {number}: the answer to {line.custom_id} is not JSON; "
             "its runner should have made it a dead letter (invalid_output)"
         ) from error
     return Ended(
-        output, answer.finish_reason, usage.prompt_tokens, usage.completion_tokens, None
+        output, said.finish_reason, usage.prompt_tokens, said.completion_tokens, None
     ), lost
+
+
+def _said(path: Path, number: int, body: _Body) -> _Said:
+    """The one answer of a response, whichever API gave it."""
+    answers = body.choices if body.data is None else body.data
+    if len(answers) != 1:
+        found = len(answers)
+        raise LawBroken(f"{path.name} line {number}: expected one answer, found {found}")
+    answer, usage = answers[0], body.usage or _Usage()
+    if isinstance(answer, _Vector):
+        return _Said(answer.embedding, None, 0)
+    if answer.message is None and answer.text is None:
+        raise LawBroken(f"{path.name} line {number}: an answer without a message or a text")
+    content = answer.text if answer.message is None else answer.message.content
+    return _Said(content, answer.finish_reason, usage.completion_tokens)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import msgspec
 
 from shardline.errors import JobNotReady, LawBroken, ObjectNotFound
 from shardline.layout import published, published_file
+from shardline.results.columns import published_batches
 from shardline.results.law import (
     count_ledger,
     count_rejected,
@@ -25,21 +26,18 @@ from shardline.results.law import (
     shard_differences,
     shard_law,
 )
-from shardline.results.lines import Ended, output_reader, read_results
+from shardline.results.lines import ShardResults, output_reader, read_results
 from shardline.results.schema import check_schema
+from shardline.results.vectors import dimension_of, keep_dimension
 from shardline.rows import Law, ShardEntry
-from shardline.shards.ledger import ledger_name
 from shardline.shards.manifest import read_manifest, read_shards
-from shardline.shards.parquet import read_batches, write_batches
+from shardline.shards.parquet import write_batches
 
 if TYPE_CHECKING:
     from shardline.plan import Plan
     from shardline.store import Store
 
 log = logging.getLogger(__name__)
-
-_COMMIT_DIGITS = 12
-_OWN = ("document_id", "source", "row", "fingerprint", "duplicate_of")
 
 
 class MergedFile(msgspec.Struct, frozen=True):
@@ -87,7 +85,8 @@ def merge_shards(store: Store, plan: Plan) -> MergeReport:
     Raises:
         JobNotReady: the job is not settled.
         LawBroken: naming each shard or file and its difference; nothing is published then.
-        ValidationFailed: an answer that is no JSON where the job asks for it.
+        ValidationFailed: an answer that is no JSON where the job asks for it, or a vector of
+            another length.
     """
     if (found := store.read_or_none(plan.layout.merge_report)) is not None:
         done = msgspec.json.decode(found, type=MergeReport)
@@ -130,15 +129,6 @@ def read_merge_report(store: Store, plan: Plan) -> MergeReport:
     return msgspec.json.decode(found, type=MergeReport)
 
 
-def model_label(plan: Plan) -> str:
-    """What the column `model` says: the model and the commit it was pinned to."""
-    model = plan.job_file.engine.model
-    if plan.model_commit in ("stub", model):
-        return model
-    name = model.rstrip("/").rsplit("/", 1)[-1] if "://" in model or model[0] == "/" else model
-    return f"{name}@{plan.model_commit[:_COMMIT_DIGITS]}"
-
-
 def _is_there(store: Store, plan: Plan, merged: ShardMerge) -> bool:
     """Whether its file is still there: a vacuum of the table takes what no commit names yet."""
     if merged.file is None:
@@ -147,14 +137,12 @@ def _is_there(store: Store, plan: Plan, merged: ShardMerge) -> bool:
 
 
 def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Path) -> ShardMerge:
-    schema = check_schema(store, plan)
     try:
         ledger_path = store.fetch(plan.layout.ledger(entry.shard), scratch)
         results_path = store.fetch(plan.layout.results(entry.shard), scratch)
     except ObjectNotFound as error:
         raise LawBroken(f"shard {entry.shard}: {error.path} is gone") from error
-    read_output = output_reader(plan.job_file, schema.field("output").type)
-    results, ledger = read_results(results_path, read_output), count_ledger(ledger_path)
+    (schema, results), ledger = _read(store, plan, results_path), count_ledger(ledger_path)
     if broken := shard_differences(entry, ledger, results):
         raise LawBroken("; ".join(broken))
     dead = {name: end.reason for name, end in results.ended.items() if end.reason is not None}
@@ -162,7 +150,9 @@ def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Pa
     file = None
     if rows:
         target = scratch / "merged.parquet"
-        written = write_batches(target, schema, _batches(plan, ledger_path, results.ended, schema))
+        written = write_batches(
+            target, schema, published_batches(plan, ledger_path, results.ended, schema)
+        )
         if written != rows:
             raise LawBroken(f"shard {entry.shard}: {written} rows written, {rows} counted")
         file = _put_file(store, plan, number, target, rows)
@@ -176,44 +166,25 @@ def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Pa
     )
 
 
+def _read(store: Store, plan: Plan, path: Path) -> tuple[Any, ShardResults]:
+    """A shard's results in the types of the job, which its first vector may decide."""
+    schema = check_schema(store, plan)
+    kind = schema.field("output").type
+    results = read_results(path, output_reader(plan.job_file, kind))
+    if plan.job_file.kind == "embedding" and dimension_of(kind) is None:
+        vectors = (end.output for end in results.ended.values() if end.reason is None)
+        if (first := next(vectors, None)) is not None:
+            keep_dimension(store, plan, first)
+            # another shard may have decided at this moment: every line is held against what it said
+            return _read(store, plan, path)
+    return schema, results
+
+
 def _put_file(store: Store, plan: Plan, number: int, target: Path, rows: int) -> MergedFile:
     path = published_file(plan.job_id, plan.partition, number)
     content = target.read_bytes()
     store.put_same(f"{published(plan.job_file.table)}/{path}", content)
     return MergedFile(path, rows, len(content), hashlib.sha256(content).hexdigest())
-
-
-def _batches(plan: Plan, ledger: Path, ended: dict[str, Ended], schema: Any) -> Iterator[Any]:
-    """Published rows in the order of the ledger, in its batches."""
-    import pyarrow as pa
-
-    label = model_label(plan)
-    for batch in read_batches(ledger):
-        ends = [ended[name] for name in batch.column("fingerprint").to_pylist()]
-        alive = pa.array([end.reason is None for end in ends])
-        kept, ends = batch.filter(alive), [end for end in ends if end.reason is None]
-        if not ends:
-            continue
-        columns: dict[str, Any] = {name: kept.column(name) for name in _OWN}
-        for name in plan.job_file.corpus.carry:
-            columns[name] = kept.column(ledger_name(name)).cast(schema.field(name).type, safe=False)
-        columns |= {
-            "output": [end.output for end in ends],
-            "finish_reason": [end.finish_reason for end in ends],
-            "prompt_tokens": [end.prompt_tokens for end in ends],
-            "completion_tokens": [end.completion_tokens for end in ends],
-            "model": [label] * len(ends),
-            "job_id": [plan.job_id] * len(ends),
-        }
-        yield pa.record_batch(
-            [_array(columns[field.name], field.type) for field in schema], schema=schema
-        )
-
-
-def _array(values: Any, kind: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.array(values, kind) if isinstance(values, list) else values
 
 
 def _total(store: Store, plan: Plan, merged: list[ShardMerge]) -> MergeReport:

@@ -3,7 +3,7 @@
 A job's types are decided once, before a model runs, and kept in `schema.json`: they follow the
 table that is there, so that one that holds doubles gets doubles even from a day of whole numbers.
 Added columns (and added fields of a struct) extend the table, whole numbers may become doubles; any
-other change is refused, naming the column.
+other change is refused, naming the column. How long a vector is may be decided by the first one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from shardline.corpus.records import read_scan_report
 from shardline.errors import FieldProblem, JobFileError
 from shardline.results.delta import table_schema
 from shardline.results.json_types import json_schema_type
+from shardline.results.vectors import dimension_of, is_vector, read_dimension, vector_type
 from shardline.shards.manifest import read_manifest
 from shardline.shards.parquet import arrow_type
 
@@ -64,7 +65,7 @@ def check_schema(store: Store, plan: Plan) -> Any:
         JobFileError: a column's type is not the one of the published table.
     """
     if (found := store.read_or_none(plan.layout.published_schema)) is not None:
-        return _decode(found)
+        return _with_dimension(store, plan, _decode(found))
     job = plan.job_file
     own = published_schema(job, _carry_types(store, plan))
     try:
@@ -74,6 +75,15 @@ def check_schema(store: Store, plan: Plan) -> Any:
     # a table that another job extends meanwhile must not change what this one writes: one winner
     store.put_once(plan.layout.published_schema, _encode(schema))
     return _decode(store.read(plan.layout.published_schema))
+
+
+def _with_dimension(store: Store, plan: Plan, schema: Any) -> Any:
+    """The schema with the length of the vectors, once it is known."""
+    output = schema.field("output")
+    if not is_vector(output.type) or dimension_of(output.type) is not None:
+        return schema
+    kind = vector_type(read_dimension(store, plan))
+    return schema.set(schema.get_field_index("output"), output.with_type(kind))
 
 
 def _carry_types(store: Store, plan: Plan) -> dict[str, str]:
@@ -103,9 +113,11 @@ def published_schema(job: JobFile, carry_types: Mapping[str, str]) -> Any:
 
 
 def output_type(job: JobFile) -> Any:
-    """The type of `output`: a string, or what the JSON Schema maps to."""
+    """The type of `output`: a string, what the JSON Schema maps to, or a vector."""
     import pyarrow as pa
 
+    if job.kind == "embedding":
+        return vector_type(job.parameters.get("dimensions"))
     schema = job.output.json_schema
     return pa.string() if schema is None else json_schema_type(schema)
 
@@ -158,6 +170,8 @@ def unify(table: Any, job: Any, column: str) -> Any:
         return job if pt.is_null(table) else table
     if {table, job} == {pa.int64(), pa.float64()}:
         return pa.float64()
+    if is_vector(table) and is_vector(job) and None in (dimension_of(table), dimension_of(job)):
+        return job if dimension_of(table) is None else table
     if pt.is_struct(table) and pt.is_struct(job):
         return pa.struct(_unify_fields(table, job, column))
     if pt.is_list(table) and pt.is_list(job):

@@ -41,6 +41,7 @@ _FILE_RULES = (
     Rule("negative_tokens", "token counts are not negative"),
     Rule("foreign_rows", "all rows are of this job"),
 )
+_VECTORS = Rule("odd_vectors", "vectors have one length, and every number in them is finite")
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -87,8 +88,15 @@ def _frames(
     frames = {"job": ({name: [value] for name, value in job.items()}, _job_rules(plan.job_file))}
     if rows:
         files = {name: [row[name] for row in rows] for name in rows[0]}
-        frames["files"] = (files, _FILE_RULES)
+        frames["files"] = (files, _file_rules(plan.job_file))
     return frames
+
+
+def _file_rules(job: JobFile) -> tuple[Rule, ...]:
+    if job.kind != "embedding":
+        return _FILE_RULES
+    of_text = ("foreign_outputs", "odd_finishes")
+    return (*(rule for rule in _FILE_RULES if rule.column not in of_text), _VECTORS)
 
 
 def _job_rules(job: JobFile) -> tuple[Rule, ...]:
@@ -122,7 +130,7 @@ def _count(
         scratch,
         job_id=plan.job_id,
         choices=None if job.output.choices is None else list(job.output.choices),
-        finishes=["stop"] if job.output.truncated == "dead_letter" else ["stop", "length"],
+        finishes=_finishes(job),
         # an answer in JSON may be null by its schema
         output_required=job.output.json_schema is None,
     ) as aggregates:
@@ -132,6 +140,12 @@ def _count(
             differ = abs(counts["rows"] - file.rows)
             rows.append({"file": file.path, "rows_differ": differ, **counts})
         return rows, _repeats(store, plan, files, aggregates)
+
+
+def _finishes(job: JobFile) -> list[str]:
+    if job.kind == "embedding":
+        return [""]  # a vector has no end that could be cut
+    return ["stop"] if job.output.truncated == "dead_letter" else ["stop", "length"]
 
 
 def _repeats(
@@ -177,7 +191,7 @@ def _say(store: Store, plan: Plan, report: MergeReport, broken: list[Broken]) ->
     for rule, observed, rows in broken:
         seen = ", ".join(f"{value:g}" for value in observed[:_SHOWN])
         where = ""
-        if rule in _FILE_RULES:
+        if rule in (*_FILE_RULES, _VECTORS):
             named = ", ".join(paths[row] for row in rows[:_SHOWN])
             where = f" in {len(rows)} of {len(paths)} files: {named}"
         said.append(f"expected that {rule.says}; {rule.column} = {seen}{where}")

@@ -11,10 +11,12 @@ Where a pod was watched, its outcome decides (reasons.PodOutcome); else the exit
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from shardline.isolation import ALONE_AT_MOST
 from shardline.reasons import AttemptEnd, Charge, ExitCode, PodOutcome
 from shardline.rows import Attempt
 
@@ -136,7 +138,8 @@ def decide(outcomes: Sequence[Outcome], jitter: float = 0.0) -> Decision:
 def read_outcomes(attempts: Iterable[Attempt], with_segments: Collection[str]) -> list[Outcome]:
     """Fold a shard's records of one generation, oldest first.
 
-    Progress is a new row, a smaller group of suspects in flight, or a new conviction.
+    Progress is a new row, a smaller group of suspects in flight, a suspect that was alone in flight
+    for as long as that is still evidence, or a new conviction.
 
     Args:
         attempts: records, sorted by attempt id (they begin with the time).
@@ -144,10 +147,19 @@ def read_outcomes(attempts: Iterable[Attempt], with_segments: Collection[str]) -
     """
     outcomes: list[Outcome] = []
     smallest: int | None = None
+    alone: Counter[int] = Counter()
     for attempt in attempts:
-        group = len(attempt.suspects[-1]) if attempt.suspects and not attempt.end else None
+        suspects = attempt.suspects[-1] if attempt.suspects and not attempt.end else []
+        group = len(suspects) or None
         is_smaller = group is not None and (smallest is None or group < smallest)
-        progress = attempt.attempt in with_segments or bool(attempt.convictions) or is_smaller
+        alone.update(suspects if group == 1 else ())
+        is_evidence = group == 1 and alone[suspects[0]] <= ALONE_AT_MOST
+        progress = (
+            attempt.attempt in with_segments
+            or bool(attempt.convictions)
+            or is_smaller
+            or is_evidence
+        )
         outcomes.append(Outcome(attempt.exit_code, progress, attempt.message, attempt.pod_outcome))
         # a conviction starts a new hunt
         smallest = None if attempt.convictions else group if group is not None else smallest

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 import msgspec
 from uuid6 import uuid7
 
-from shardline.plan import Plan, timestamp
-from shardline.reasons import AttemptEnd, ExitCode
+from shardline import attempts
+from shardline.plan import Plan
+from shardline.reasons import ExitCode
 from shardline.rows import Attempt
 from shardline.runners.local import LocalWorker, OnLine, run_worker
 from shardline.runners.retry import Decision, Outcome, Verdict, decide, read_outcomes
 from shardline.segments import SegmentName
 from shardline.store import Store
 
-_ENDS = {
-    ExitCode.DRAINED: AttemptEnd.DRAINED,
-    ExitCode.STORE_UNREACHABLE: AttemptEnd.STORE_UNREACHABLE,
-}
+# an end that the worker could not write, and after which no row was in flight
+_ENDS = {code: code.attempt_end for code in (ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE)}
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,7 @@ def read_history(store: Store, plan: Plan, shard: str, generation: int) -> list[
 
 def read_attempts(store: Store, plan: Plan, shard: str) -> list[Attempt]:
     """The records of a shard, oldest first."""
-    listed = store.list(plan.layout.attempts(shard))
-    return [msgspec.json.decode(store.read(found.path), type=Attempt) for found in listed]
+    return attempts.read_attempts(store, plan.layout, shard)
 
 
 def _close_local(
@@ -100,7 +98,7 @@ def _close_local(
         return record if record.exit_code is not None else close_record(store, plan, record, code)
     if code == ExitCode.DONE:
         return None
-    record = Attempt(attempt, shard, generation, host="", pid=0, started_at=_now())
+    record = attempts.new_attempt(attempt, shard, generation)
     return close_record(store, plan, record, code)
 
 
@@ -115,13 +113,6 @@ def close_record(store: Store, plan: Plan, record: Attempt, code: int | None) ->
     if record.exit_code is None:
         record.exit_code = code
         record.end = None if code is None else _ENDS.get(code)  # type: ignore[call-overload]
-    record.ended_at = record.ended_at or _now()
-    path = plan.layout.attempt(record.shard, record.attempt)
-    store.write(path, msgspec.json.format(msgspec.json.encode(record), indent=1))
+    record.ended_at = record.ended_at or attempts.now()
+    attempts.write_attempt(store, plan.layout, record)
     return record
-
-
-def _now() -> str:
-    from datetime import UTC, datetime
-
-    return timestamp(datetime.now(UTC))

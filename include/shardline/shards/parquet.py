@@ -58,11 +58,23 @@ def write_batches(path: Path, schema: Any, batches: Iterable[Any]) -> int:
     import pyarrow.parquet as pq
 
     rows = 0
-    with pq.ParquetWriter(path, schema, **_OPTIONS) as writer:
+    with pq.ParquetWriter(path, schema, **_options(schema)) as writer:
         for batch in batches:
             writer.write_batch(batch, row_group_size=ROW_GROUP)
             rows += batch.num_rows
     return rows
+
+
+def _options(schema: Any) -> dict[str, Any]:
+    """Parquet has no lists of a fixed size: that they are, Arrow's own schema in the file says."""
+    import pyarrow.types as pt
+
+    fixed = {field.name for field in schema if pt.is_fixed_size_list(field.type)}
+    if not fixed:
+        return _OPTIONS
+    # hardly a number of a vector comes twice
+    words = [name for name in schema.names if name not in fixed]
+    return _OPTIONS | {"store_schema": True, "use_dictionary": words}
 
 
 def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[Any]:

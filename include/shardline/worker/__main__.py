@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import logging
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -17,15 +18,15 @@ from pathlib import Path
 from pydantic import ValidationError
 from uuid6 import uuid7
 
-from shardline.engines.processes import kill_children
+from shardline.attempts import new_attempt
 from shardline.errors import StoreRefused
+from shardline.processes import end_with_parent, kill_children
 from shardline.reasons import ExitCode
-from shardline.store import Store, open_store
-from shardline.worker.logs import flush_log, log_to
-from shardline.worker.parent import end_with_parent
-from shardline.worker.run import Assignment, infer_shard
-from shardline.worker.settings import WorkerSettings
+from shardline.store import open_store
+from shardline.tee import flush_log, log_to
+from shardline.worker.run import infer_shard
 from shardline.worker.stop import Stop
+from shardline.worker_settings import WorkerSettings
 
 log = logging.getLogger("shardline.worker")
 
@@ -35,41 +36,42 @@ _ROWS_SHARE = 0.65  # of the drain budget; the rest is for the commit
 def main(arguments: list[str] | None = None) -> int:
     """Run one attempt; the exit code is one of reasons.ExitCode."""
     given = _parse(arguments)
-    root, _, job_id = given.job.rstrip("/").rpartition("/jobs/")
     with tempfile.TemporaryDirectory(prefix="shardline-worker-") as name:
-        folder = Path(name)
         try:
             settings = WorkerSettings()
-            log_to(folder / "log", settings.log_level)
-            end_with_parent(settings.drain_s)
-            store = open_store(root)
         except ValidationError as error:
             sys.stderr.write(f"worker settings: {' '.join(str(error).split())}\n")
             return ExitCode.WRONG_INPUT
-        except StoreRefused as error:
-            log.warning("store: %s", error)
-            return ExitCode.STORE_UNREACHABLE
-        work = Assignment(job_id, given.shard, given.generation, given.attempt, folder)
+        log_to(Path(name) / "log", settings.log_level)
+        end_with_parent(settings.drain_s)
         # not asyncio.run: at its end it would wait for every thread
-        return asyncio.new_event_loop().run_until_complete(_supervise(store, work, settings))
+        return asyncio.new_event_loop().run_until_complete(_work(given, Path(name), settings))
 
 
-async def _supervise(store: Store, work: Assignment, settings: WorkerSettings) -> ExitCode:
+async def _work(given: argparse.Namespace, folder: Path, settings: WorkerSettings) -> ExitCode:
     """Keep the drain budget: whatever the store or the engine does, the process ends in time."""
+    root, _, job_id = given.job.rstrip("/").rpartition("/jobs/")
+    try:
+        store = open_store(root)
+    except StoreRefused as error:
+        log.warning("store: %s", error)
+        return ExitCode.STORE_UNREACHABLE
     stop = Stop()
     stop.listen()
+    place = (socket.gethostname(), os.getpid(), settings.pod_uid, settings.node)
+    attempt = new_attempt(given.attempt, given.shard, given.generation, *place)
     alive = asyncio.create_task(_show_life(settings.liveness_file))
-    working = asyncio.create_task(infer_shard(store, work, settings, stop))
+    working = asyncio.create_task(infer_shard(store, job_id, attempt, folder, settings, stop))
     told = asyncio.create_task(stop.draining.wait())
-    await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({working, told}, return_when="FIRST_COMPLETED")
     if not working.done():
-        log.info("shard %s: draining, %.0f s at most", work.shard, settings.drain_s)
+        log.info("shard %s: draining, %.0f s at most", given.shard, settings.drain_s)
         asyncio.get_running_loop().call_later(_ROWS_SHARE * settings.drain_s, stop.at_once.set)
         await asyncio.wait({working}, timeout=settings.drain_s)
     alive.cancel()
     if working.done():
         return working.result()
-    log.warning("shard %s: the store did not take the last rows in time", work.shard)
+    log.warning("shard %s: the store did not take the last rows in time", given.shard)
     return ExitCode.STORE_UNREACHABLE
 
 
@@ -85,9 +87,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--job", required=True, help="URI of the job: {root}/jobs/{job_id}")
     parser.add_argument("--shard", required=True, help="the shard's id")
     parser.add_argument("--generation", type=int, default=1, help="start or resume of the job")
-    parser.add_argument(
-        "--attempt", default=str(uuid7()), help="id of this attempt, made if absent"
-    )
+    parser.add_argument("--attempt", default=str(uuid7()), help="this attempt's id, made if absent")
     return parser.parse_args(arguments)
 
 

@@ -13,113 +13,131 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from shardline.engines.answers import encode_line
-from shardline.layout import JobLayout
-from shardline.rows import Attempt, Result
-from shardline.store import Store
-from shardline.worker.patience import Patience
-from shardline.worker.settings import WorkerSettings
+from shardline.engines.base import Answer, RequestRefused
+from shardline.errors import WrongInput
+from shardline.reasons import DeadLetterReason
+from shardline.rows import Result
+from shardline.worker.desk import Desk
 
 _TICK_S = 0.2
+_LIES_IN_JOB = frozenset(reason.value for reason in DeadLetterReason if reason.lies_in_job)
 
 
 @dataclass
-class Buffer:
-    """Ended rows that no segment holds yet."""
+class Segment:
+    """What is gathered for a segment; `elapsed_s` once it is in the store."""
 
+    n: int
     began: float
-    rows: list[int] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     dead: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    elapsed_s: float = 0.0
 
-    def add(self, row: int, result: Result) -> None:
-        line = encode_line(result)
-        self.rows.append(row)
-        self.lines.append(line)
-        self.size_bytes += len(line)
-        self.dead += result.is_dead
-        if result.response:
-            usage = result.response.body["usage"]
-            self.prompt_tokens += usage["prompt_tokens"]
-            self.completion_tokens += usage["completion_tokens"]
+    @property
+    def rows(self) -> int:
+        return len(self.lines)
 
 
-@dataclass(frozen=True)
-class Committed:
-    """One segment that is in the store now."""
+class EarlyEnds:
+    """PROTOCOL 12: when the first `limit` ends are dead letters of one reason that lies in the job.
 
-    n: int
-    buffer: Buffer
-    elapsed_s: float
+    Until that is clear nothing is committed: the errors of a wrong job must not outlive its repair.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._ends = limit, 0
+        self._reason: str | None = None
+        self.is_open = limit > 0
+
+    def add(self, result: Result) -> None:
+        """Count one end. Raises WrongInput when the last of the first rows ends like all before."""
+        code = result.error.code if result.error else None
+        if not self.is_open:
+            return
+        if code not in _LIES_IN_JOB or code != (self._reason or code):
+            self.is_open = False
+            return
+        self._reason, self._ends = code, self._ends + 1
+        if self._ends >= self._limit:
+            why = result.error.message if result.error else ""
+            raise WrongInput(f"the first {self._ends} requests all ended as {code}: {why}")
+
+
+OnCommit = Callable[[Segment], Awaitable[None]]
 
 
 class Commits:
-    """Cuts segments and puts them; `on_commit` is told of each that is in the store."""
+    """Cuts the segments of one shard and puts them; `on_commit` is told of each in the store."""
 
-    def __init__(
-        self,
-        store: Store,
-        layout: JobLayout,
-        attempt: Attempt,
-        patience: Patience,
-        settings: WorkerSettings,
-        on_commit: Callable[[Committed], Awaitable[None]],
-    ) -> None:
-        self._store, self._layout, self._attempt = store, layout, attempt
-        self._patience, self._settings, self._on_commit = patience, settings, on_commit
-        self._buffer = Buffer(time.monotonic())
+    def __init__(self, desk: Desk, shard: str, early: EarlyEnds, on_commit: OnCommit) -> None:
+        self._desk, self._shard, self._early, self._on_commit = desk, shard, early, on_commit
         self._last_cut = time.monotonic()
+        self._segment = Segment(0, self._last_cut)
         self._lock = asyncio.Lock()
-        self.is_held = False
-        """True while it is not clear whether the first rows' ends are to be kept at all."""
 
     @property
     def has_room(self) -> bool:
         """False when the store takes segments more slowly than rows end: feeding pauses."""
-        return self.is_held or (
-            len(self._buffer.rows) < 2 * self._settings.segment_rows
-            and self._buffer.size_bytes < 2 * self._settings.segment_bytes
-        )
+        return self._early.is_open or not self._is_above(2)
 
-    def add(self, row: int, result: Result) -> None:
-        if not self._buffer.rows:
-            self._buffer.began = time.monotonic()
-        self._buffer.add(row, result)
+    def _is_above(self, times: int) -> bool:
+        segment, settings = self._segment, self._desk.settings
+        is_long = segment.rows >= times * settings.segment_rows
+        return is_long or segment.size_bytes >= times * settings.segment_bytes
+
+    def add(self, result: Result, end: Answer | RequestRefused) -> None:
+        """Take the line of an ended row, and the tokens that it cost. May raise as EarlyEnds does."""
+        self._early.add(result)
+        segment, line = self._segment, encode_line(result)
+        if not segment.lines:
+            segment.began = time.monotonic()
+        segment.lines.append(line)
+        segment.size_bytes += len(line)
+        segment.dead += result.is_dead
+        if isinstance(end, Answer):
+            segment.prompt_tokens += end.prompt_tokens
+            segment.completion_tokens += end.completion_tokens
 
     async def keep_committing(self, until: asyncio.Event) -> None:
         """Cut and put whenever a segment is due. Never cancelled: a cut segment must be put."""
+        settings = self._desk.settings
         while not until.is_set():
-            if self._is_due and not self.is_held:
+            age_s = time.monotonic() - self._segment.began
+            if age_s >= settings.segment_s or self._is_above(1):
                 await self.flush()
             with suppress(TimeoutError):
-                await asyncio.wait_for(until.wait(), min(_TICK_S, self._settings.segment_s))
-
-    @property
-    def _is_due(self) -> bool:
-        buffer, settings = self._buffer, self._settings
-        return bool(buffer.rows) and (
-            time.monotonic() - buffer.began >= settings.segment_s
-            or len(buffer.rows) >= settings.segment_rows
-            or buffer.size_bytes >= settings.segment_bytes
-        )
+                await asyncio.wait_for(until.wait(), min(_TICK_S, settings.segment_s))
 
     async def flush(self) -> None:
-        """Commit what has ended. Raises StoreUnavailable when the store's patience is over."""
+        """Commit what has ended, once it is clear that the first ends are to be kept.
+
+        Raises StoreUnavailable when our patience is over.
+        """
         async with self._lock:
-            if not self._buffer.rows:
+            if not self._segment.lines or self._early.is_open:
                 return
-            buffer, self._buffer = self._buffer, Buffer(time.monotonic())
-            counts, moment = self._attempt.counts, time.monotonic()
-            n = counts.segments
-            path = self._layout.segment(self._attempt.shard, self._attempt.attempt, n)
-            await self._patience.call(self._store.put_same, path, b"".join(buffer.lines))
+            cut, moment = self._segment, time.monotonic()
+            self._segment = Segment(cut.n + 1, moment)
+            path = self._desk.layout.segment(self._shard, self._desk.attempt.attempt, cut.n)
+            await self._desk.patience.call(self._put, path, cut.lines)
+            cut.elapsed_s, self._last_cut = max(moment - self._last_cut, 1e-9), moment
+            self._count(cut)
+            await self._on_commit(cut)
+
+    def _put(self, path: str, lines: list[bytes]) -> None:
+        self._desk.store.put_same(path, b"".join(lines))
+
+    def _count(self, cut: Segment) -> None:
+        counts = self._desk.attempt.counts
+        if self._shard == self._desk.attempt.shard:
+            counts.results += cut.rows - cut.dead
+            counts.dead += cut.dead
             counts.segments += 1
-            counts.segment_bytes += buffer.size_bytes
-            counts.results += len(buffer.rows) - buffer.dead
-            counts.dead += buffer.dead
-            counts.prompt_tokens += buffer.prompt_tokens
-            counts.completion_tokens += buffer.completion_tokens
-            elapsed, self._last_cut = moment - self._last_cut, moment
-            await self._on_commit(Committed(n, buffer, max(elapsed, 1e-9)))
+            counts.segment_bytes += cut.size_bytes
+        else:
+            counts.ahead += cut.rows
+        counts.prompt_tokens += cut.prompt_tokens
+        counts.completion_tokens += cut.completion_tokens

@@ -9,223 +9,157 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from shardline.engines import engine_maker
+from shardline import errors
+from shardline.attempts import read_attempts
 from shardline.engines.base import EngineWontStart
-from shardline.errors import (
-    Cancelled,
-    JobNotReady,
-    LawBroken,
-    ShardInterrupted,
-    StoreRefused,
-    StoreUnavailable,
-    WrongInput,
-)
-from shardline.plan import Plan, read_plan
-from shardline.reasons import AttemptEnd, ExitCode
+from shardline.isolation import Isolation, read_history
+from shardline.patience import Patience
+from shardline.plan import read_plan
+from shardline.reasons import ExitCode
 from shardline.rows import Attempt
 from shardline.segments import Segments, commit_results
 from shardline.shard_file import Shard, fetch_shard
 from shardline.store import Store
+from shardline.worker.ahead import WorkAhead
 from shardline.worker.clock import Clock
-from shardline.worker.commit import Commits, Committed
+from shardline.worker.commit import Commits, EarlyEnds, Segment
+from shardline.worker.desk import Desk
 from shardline.worker.drive import Driver
-from shardline.worker.early import EarlyEnds
-from shardline.worker.isolation import Isolation, read_history
-from shardline.worker.patience import Patience
-from shardline.worker.record import Record, new_attempt
-from shardline.worker.report import Reporter, rss_mb
-from shardline.worker.settings import WorkerSettings
+from shardline.worker.journal import Journal
 from shardline.worker.stop import Stop
+from shardline.worker_settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-_ENDS: dict[type[Exception], tuple[AttemptEnd, ExitCode]] = {
-    WrongInput: (AttemptEnd.WRONG_INPUT, ExitCode.WRONG_INPUT),
-    JobNotReady: (AttemptEnd.WRONG_INPUT, ExitCode.WRONG_INPUT),
-    LawBroken: (AttemptEnd.WRONG_INPUT, ExitCode.WRONG_INPUT),
-    StoreUnavailable: (AttemptEnd.STORE_UNREACHABLE, ExitCode.STORE_UNREACHABLE),
-    StoreRefused: (AttemptEnd.STORE_UNREACHABLE, ExitCode.STORE_UNREACHABLE),
-    EngineWontStart: (AttemptEnd.ENGINE_FAILED, ExitCode.ENGINE_FAILED),
-    ShardInterrupted: (AttemptEnd.DRAINED, ExitCode.DRAINED),
-    Cancelled: (AttemptEnd.CANCELLED, ExitCode.CANCELLED),
+_CODES: dict[type[Exception], ExitCode] = {
+    errors.WrongInput: ExitCode.WRONG_INPUT,
+    errors.JobNotReady: ExitCode.WRONG_INPUT,
+    errors.LawBroken: ExitCode.WRONG_INPUT,
+    errors.StoreUnavailable: ExitCode.STORE_UNREACHABLE,
+    errors.StoreRefused: ExitCode.STORE_UNREACHABLE,
+    EngineWontStart: ExitCode.ENGINE_FAILED,
+    errors.ShardInterrupted: ExitCode.DRAINED,
+    errors.Cancelled: ExitCode.CANCELLED,
 }
-_KNOWN = tuple(_ENDS)
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a worker was started for; `folder` is its scratch space."""
-
-    job_id: str
-    shard: str
-    generation: int
-    attempt: str
-    folder: Path
-
-    @property
-    def log_file(self) -> Path:
-        return self.folder / "log"
 
 
 async def infer_shard(
-    store: Store, given: Assignment, settings: WorkerSettings, stop: Stop
+    store: Store,
+    job_id: str,
+    attempt: Attempt,
+    folder: Path,
+    settings: WorkerSettings,
+    stop: Stop,
 ) -> ExitCode:
-    """Run the shard, or what is left of it; how it ended is in the attempt's record too."""
-    patience = Patience(settings.store_patience_s)
-    run: _Run | None = None
+    """Run the attempt's shard, or what is left of it; its record says how it ended, too.
+
+    `folder` is scratch space; the worker's log lies in it.
+    """
+    patience, run = Patience(settings.store_patience_s), None
     try:
-        plan = await patience.call(read_plan, store, given.job_id)
-        if await patience.call(store.exists, plan.layout.results(given.shard)):
-            log.info("shard %s: results exist, nothing to do", given.shard)
+        plan = await patience.call(read_plan, store, job_id)
+        if await patience.call(store.exists, plan.layout.results(attempt.shard)):
+            log.info("shard %s: results exist, nothing to do", attempt.shard)
             return ExitCode.DONE
-        run = _Run(store, plan, given, settings, stop, patience)
+        clock = Clock(attempt.seconds)
+        run = _Run(Desk(store, plan, settings, stop, patience, attempt, clock, folder))
         await run.run()
-        end, code, message = AttemptEnd.DONE, ExitCode.DONE, ""
-    except _KNOWN as error:
-        end, code = next(end for kind, end in _ENDS.items() if isinstance(error, kind))
-        message = str(error)
-        log.warning("shard %s: attempt %s: %s: %s", given.shard, given.attempt, end, message)
+        code, message = ExitCode.DONE, ""
+    except tuple(_CODES) as error:
+        code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
+        end, message = code.attempt_end, str(error)
+        log.warning("shard %s: attempt %s: %s: %s", attempt.shard, attempt.attempt, end, message)
     if run is None or code is ExitCode.STORE_UNREACHABLE:
         return code
     try:
-        await run.end(end, code, message)
-    except (StoreUnavailable, StoreRefused) as error:
-        log.warning("attempt %s: its end is not recorded: %s", given.attempt, error)
+        await run.end(code, message)
+    except (errors.StoreUnavailable, errors.StoreRefused) as error:
+        log.warning("attempt %s: its end is not recorded: %s", attempt.attempt, error)
     return code
 
 
 class _Run:
-    def __init__(
-        self,
-        store: Store,
-        plan: Plan,
-        given: Assignment,
-        settings: WorkerSettings,
-        stop: Stop,
-        patience: Patience,
-    ) -> None:
-        self._store, self._plan, self._given, self._settings = store, plan, given, settings
-        self._stop, self._patience, self._layout = stop, patience, plan.layout
-        self._attempt = new_attempt(given.attempt, given.shard, given.generation, settings)
-        self._record = Record(store, plan.layout, self._attempt, patience)
-        self._clock = Clock(self._attempt.seconds)
-        self._reporter = Reporter(store, plan.layout, self._attempt, patience, given.log_file)
-        self._commits = Commits(
-            store, plan.layout, self._attempt, patience, settings, self._on_commit
-        )
+    def __init__(self, desk: Desk) -> None:
+        self._desk, self._attempt, self._call = desk, desk.attempt, desk.patience.call
+        self._journal = Journal(desk)
         self._driver: Driver | None = None
 
-    async def end(self, how: AttemptEnd, code: ExitCode, message: str) -> None:
-        """The last word, in the record and for those who watch."""
-        self._clock.switch("drain" if self._stop.draining.is_set() else "tail")
+    async def end(self, code: ExitCode, message: str) -> None:
+        self._desk.clock.switch("drain" if self._desk.stop.draining.is_set() else "tail")
         if self._driver:
             self._driver.take_metrics()
-        await self._record.end(how, code, message)
-        await self._reporter.say("ended")
+            self._closing = asyncio.create_task(self._driver.engine.stop())
+        await self._journal.end(code, message)
 
     async def run(self) -> None:
-        shard = await self._patience.call(
-            fetch_shard, self._store, self._layout, self._given.shard, self._given.folder
-        )
-        await self._record.save()
-        isolation = await self._resume(shard)
-        await self._reporter.say("starting")
+        desk, name, call = self._desk, self._attempt.shard, self._call
+        shard = await call(fetch_shard, desk.store, desk.layout, name, desk.folder)
+        await self._journal.save()
+        isolation, ahead = await self._resume(shard)
+        await self._journal.say("starting")
         await self._check_cancelled()
         if not isolation.is_over:
-            await self._drive(shard, isolation)
-        put = await self._patience.call(
-            commit_results, self._store, self._layout, self._given.shard
-        )
-        log.info("shard %s: %d results committed (%s)", shard.name, len(shard), put.value)
+            is_new = not self._attempt.resumed_rows
+            early = EarlyEnds(min(desk.settings.early_rows, len(shard)) if is_new else 0)
+            commits = Commits(desk, name, early, self._on_commit)
+            self._driver = Driver(desk, shard, isolation, self._journal, commits, ahead)
+            await self._drive(self._driver, commits)
+            if not isolation.is_over:
+                raise errors.ShardInterrupted("told to stop before every row had an end")
+        put = await call(commit_results, desk.store, desk.layout, name)
+        log.info("shard %s: %d results committed (%s)", name, len(shard), put.value)
+        if ahead and self._driver:
+            desk.clock.switch("ahead")
+            await ahead.finish(self._driver.engine, desk.settings.work_ahead_s)
 
-    async def _resume(self, shard: Shard) -> Isolation:
+    async def _resume(self, shard: Shard) -> tuple[Isolation, WorkAhead | None]:
         """Read what earlier attempts left: committed rows, and who was in flight when."""
-        segments = Segments(self._store, self._layout, shard.name, self._given.folder)
-        await self._patience.call(segments.refresh)
+        desk = self._desk
+        segments = Segments(desk.store, desk.layout, shard.name, desk.folder)
+        await self._call(segments.refresh)
         done = {row for row, name in enumerate(shard.ids) if name in segments.lines}
-        history = read_history(await self._patience.call(self._other_attempts), done)
-        self._attempt.resumed_rows = self._reporter.rows_done = len(done)
-        self._reporter.rows_total = len(shard)
-        self._reporter.rows_dead = sum(line.is_dead for line in segments.lines.values())
-        log.info(
-            "shard %s: attempt %s: %d of %d rows done, %d suspects",
-            shard.name,
-            self._given.attempt,
-            len(done),
-            len(shard),
-            len(history.grouped | history.alone | history.accused),
-        )
+        attempts = await self._call(read_attempts, desk.store, desk.layout, shard.name)
+        others = [a for a in attempts if a.attempt != self._attempt.attempt]
+        history = read_history(others, done)
+        self._attempt.resumed_rows = len(done)
+        self._journal.rows_total, self._journal.rows_done = len(shard), len(done)
+        self._journal.rows_dead = sum(line.is_dead for line in segments.lines.values())
+        suspects = len(history.grouped | history.alone | history.accused)
+        text = "shard %s: attempt %s: %d of %d rows done, %d suspects"
+        log.info(text, shard.name, self._attempt.attempt, len(done), len(shard), suspects)
         rows = [row for row in shard.in_order() if row not in done]
-        return Isolation(rows, history, self._settings.group_size)
+        ahead = None
+        if desk.settings.work_ahead_s and not suspects:
+            avoid = {name for a in others if a.end is None for name in a.ahead}
+            ahead = WorkAhead(desk, self._journal, avoid)
+        return Isolation(rows, history, desk.settings.group_size), ahead
 
-    def _other_attempts(self) -> list[Attempt]:
-        listed = self._store.list(self._layout.attempts(self._given.shard))
-        mine = self._layout.attempt(self._given.shard, self._given.attempt)
-        return [
-            msgspec.json.decode(self._store.read(found.path), type=Attempt)
-            for found in listed
-            if found.path != mine
-        ]
-
-    async def _drive(self, shard: Shard, isolation: Isolation) -> None:
-        job = self._plan.job_file
-        is_new = not self._attempt.resumed_rows
-        self._driver = Driver(
-            make_engine=engine_maker(self._plan, self._settings.max_num_seqs),
-            model=job.name,
-            refuse_truncated=job.output.truncated == "dead_letter",
-            settings=self._settings,
-            shard=shard,
-            isolation=isolation,
-            record=self._record,
-            commits=self._commits,
-            patience=self._patience,
-            early=EarlyEnds(min(self._settings.early_rows, len(shard)) if is_new else 0),
-            stop=self._stop,
-            clock=self._clock,
-            on_up=partial(self._reporter.say, "running"),
-        )
-        await self._with_commits(self._driver)
-        if self._stop.is_cancelled:
-            raise Cancelled(f"cancel/{self._given.generation} is there")
-        if not self._commits.is_held:
-            await self._commits.flush()
-        if not isolation.is_over:
-            raise ShardInterrupted("told to stop before every row had an end")
-
-    async def _with_commits(self, driver: Driver) -> None:
+    async def _drive(self, driver: Driver, commits: Commits) -> None:
         """Drive, while segments are committed on the side; the first to fail ends both."""
         over = asyncio.Event()
-        committing = asyncio.create_task(self._commits.keep_committing(over))
+        committing = asyncio.create_task(commits.keep_committing(over))
         driving = asyncio.create_task(driver.run())
-        await asyncio.wait({committing, driving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({committing, driving}, return_when="FIRST_COMPLETED")
         over.set()
         if not driving.done():
             driving.cancel()
         ends = await asyncio.gather(committing, driving, return_exceptions=True)
-        self._closing = asyncio.create_task(driver.close())
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
+        for failed in (end for end in ends if isinstance(end, Exception)):
+            raise failed
+        if self._desk.stop.is_cancelled:
+            raise errors.Cancelled(f"cancel/{self._attempt.generation} is there")
+        await commits.flush()
 
-    async def _on_commit(self, committed: Committed) -> None:
+    async def _on_commit(self, segment: Segment) -> None:
         assert self._driver
         self._driver.take_metrics()
-        metrics = self._attempt.metrics
-        metrics.peak_rss_mb = max(metrics.peak_rss_mb or 0, rss_mb())
-        await self._record.save()
-        state = "draining" if self._stop.draining.is_set() else "running"
-        await self._reporter.segment(committed, state)
+        await self._journal.segment(segment)
         await self._check_cancelled()
 
     async def _check_cancelled(self) -> None:
-        path = self._layout.cancel(self._given.generation)
-        if await self._patience.call(self._store.exists, path):
-            self._stop.cancel()
-            raise Cancelled(f"{path} is there")
+        path = self._desk.layout.cancel(self._attempt.generation)
+        if await self._call(self._desk.store.exists, path):
+            self._desk.stop.cancel()
+            raise errors.Cancelled(f"{path} is there")

@@ -1,8 +1,4 @@
-"""What signals and cancel markers ask of a worker.
-
-A signal handler only sets a flag; whoever feeds looks at the flags. The first SIGTERM (or SIGINT)
-stops feeding and lets running rows finish within the budget; the second commits at once.
-"""
+"""What signals and cancel markers ask of a worker: flags, which whoever feeds looks at."""
 
 from __future__ import annotations
 
@@ -11,20 +7,19 @@ import signal
 
 
 class Stop:
-    """Flags of one worker. `feeding` rows ends with the first, waiting for them with the second."""
+    """`draining`: no new rows, those that run may finish. `at_once`: not even that."""
 
     def __init__(self) -> None:
-        self.draining = asyncio.Event()
-        self.at_once = asyncio.Event()
+        self.draining, self.at_once = asyncio.Event(), asyncio.Event()
         self.is_cancelled = False
 
     def listen(self) -> None:
         """Let SIGTERM and SIGINT drain. The engine's processes have a group of their own."""
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.on_signal)
+            asyncio.get_running_loop().add_signal_handler(number, self.on_signal)
 
     def on_signal(self) -> None:
+        """The first stops feeding, the second commits at once."""
         if self.draining.is_set():
             self.at_once.set()
         self.draining.set()

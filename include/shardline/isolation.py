@@ -4,10 +4,13 @@ PROTOCOL 10 in one place. A row goes from the open queue to groups to being alon
 
     open ──engine down, or in flight at two vanished attempts──▶ group of 16
     group ──engine down, or its attempt vanished──▶ alone
-    alone ──engine down, or its attempt vanished──▶ accused
+    alone ──engine down, or two attempts vanished with it──▶ accused
     accused ──a known-good request passes on the next engine──▶ convicted
 
-Rows in flight at one vanished attempt run last in the open queue, without blame. A conviction that
+Rows in flight at one vanished attempt run last in the open queue, without blame; a row that was
+alone in one is run alone once more: machines are lost at such moments too. After a vanished attempt
+a few short rows go first and are committed: documents that kill their worker at once must not use
+up the shard's attempts by keeping every one of them from finishing anything. A conviction that
 an earlier attempt recorded already is final at once; new ones are held back until the attempt ends
 well, since three of them say that the machine is sick and not the documents.
 
@@ -17,6 +20,7 @@ may so suspect each other's rows; it costs them small groups, and a result beats
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,10 +28,16 @@ from enum import Enum
 from shardline.reasons import DeadLetterReason
 from shardline.rows import Attempt
 
+ALONE_AT_MOST = 2
+"""Vanished attempts with nothing but this row in their engine, before it is accused."""
+
+_FIRST = 4
+
 
 class Stage(Enum):
     """How far a row is from the crowd."""
 
+    FIRST = "first"
     OPEN = "open"
     GROUP = "group"
     ALONE = "alone"
@@ -42,7 +52,7 @@ class Down(Enum):
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows to feed together. The open batch goes through the window, the others all at once."""
+    """Rows to feed together: the first few and the crowd through the window, groups all at once."""
 
     rows: tuple[int, ...]
     stage: Stage
@@ -57,30 +67,34 @@ class History:
     alone: frozenset[int] = frozenset()
     accused: frozenset[int] = frozenset()
     convicted: frozenset[int] = frozenset()
+    has_vanished: bool = False
 
 
 def read_history(attempts: Iterable[Attempt], is_done: Collection[int]) -> History:
     """Fold the records of earlier attempts; those without an end had rows in flight."""
-    times: dict[int, int] = {}
+    times: Counter[int] = Counter()
+    times_alone: Counter[int] = Counter()
     alone: set[int] = set()
-    accused: set[int] = set()
     convicted: set[int] = set()
+    has_vanished = False
     for attempt in attempts:
         convicted.update(attempt.convictions)
         if attempt.end is not None:
             continue
-        for row in _in_flight(attempt):
-            times[row] = times.get(row, 0) + 1
+        has_vanished = True
+        times.update(_in_flight(attempt))
         if attempt.suspects:
-            group = [row for row in attempt.suspects[-1] if row not in is_done]
-            (accused if len(attempt.suspects[-1]) == 1 else alone).update(group)
+            alone.update(row for row in attempt.suspects[-1] if row not in is_done)
+            times_alone.update(attempt.suspects[-1] if len(attempt.suspects[-1]) == 1 else ())
     left = {row: n for row, n in times.items() if row not in is_done}
+    accused = {row for row in alone if times_alone[row] >= ALONE_AT_MOST}
     return History(
         last=frozenset(row for row, n in left.items() if n == 1),
         grouped=frozenset(row for row, n in left.items() if n > 1) - alone - accused,
         alone=frozenset(alone - accused),
         accused=frozenset(accused),
         convicted=frozenset(convicted.difference(is_done)),
+        has_vanished=has_vanished,
     )
 
 
@@ -89,6 +103,17 @@ def _in_flight(attempt: Attempt) -> set[int]:
     if attempt.suspects:
         return set(attempt.suspects[-1])
     return {row for first, last in attempt.fed for row in range(first, last + 1)}
+
+
+def as_ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
+    """Closed ranges that hold exactly these row numbers, as `Attempt.fed` has them."""
+    ranges: list[tuple[int, int]] = []
+    for row in sorted(set(rows)):
+        if ranges and ranges[-1][1] == row - 1:
+            ranges[-1] = (ranges[-1][0], row)
+        else:
+            ranges.append((row, row))
+    return ranges
 
 
 @dataclass
@@ -114,10 +139,14 @@ class Isolation:
         crowd = [r for r in self.rows if r not in apart]
         # a stable sort: what was in flight once goes to the end and keeps its order there
         self._open = dict.fromkeys(sorted(crowd, key=lambda r: r in past.last))
+        fresh = [r for r in self._open if r not in past.last] or list(self._open)
+        self._first = fresh[-_FIRST:] if past.has_vanished else []
 
     def next_batch(self) -> Batch | None:
         """What to feed now; None when every row has an end or is convicted."""
         if self._open:
+            if self._first:
+                return Batch(tuple(self._first), Stage.FIRST)
             return Batch(tuple(self._open), Stage.OPEN)
         if self._groups:
             return Batch(tuple(self._groups[: self.group_size]), Stage.GROUP)
@@ -128,7 +157,7 @@ class Isolation:
     def ended(self, row: int) -> None:
         """A row has a result or a dead letter of its own."""
         self._open.pop(row, None)
-        for queue in (self._groups, self._alone):
+        for queue in (self._first, self._groups, self._alone):
             if row in queue:
                 queue.remove(row)
 
@@ -137,7 +166,7 @@ class Isolation:
         suspects = [row for row in batch.rows if row in in_flight]
         for row in suspects:
             self.ended(row)
-        if batch.stage is Stage.OPEN:
+        if batch.stage in (Stage.FIRST, Stage.OPEN):
             self._groups += suspects
         elif batch.stage is Stage.GROUP:
             self._alone += suspects
@@ -164,8 +193,3 @@ class Isolation:
         repeated = {r: how for r, how in accused.items() if r in self.history.convicted}
         self.held |= {r: how for r, how in accused.items() if r not in repeated}
         return repeated, len(self.held) >= self.sick_at
-
-    @property
-    def convictions(self) -> list[int]:
-        """New convictions of this attempt, for its record."""
-        return sorted(self.held)

@@ -1,4 +1,4 @@
-"""The worker's log: to standard error for whoever looks on, and to a file that the store keeps.
+"""A program's log: to standard error for whoever looks on, and to a file that can be kept.
 
 What the engine's processes write to standard error is kept too: after a crash their last words are
 all there is. Standard error is a pipe whose other end copies to both.
