@@ -13,6 +13,7 @@
     │   ├── JobNotReady           a stage was asked for before the one it reads from has ended
     │   ├── ValidationFailed      the Great Expectations gate said no
     │   ├── Superseded            another job's data is current in this partition
+    │   ├── ReplayRefused         another replay is open, its base is replaced, or what it reads is gone
     │   ├── Cancelled             somebody put a cancel marker
     │   ├── ObjectConflict        an object that is written once holds other bytes
     │   └── StoreRefused          no permission, bad key, no such bucket, a folder that cannot be written
@@ -126,6 +127,10 @@ class ValidationFailed(PermanentError):
 
 class Superseded(PermanentError):
     """Another job's data is current in this partition; publishing this one needs force."""
+
+
+class ReplayRefused(PermanentError):
+    """A replay that cannot be opened or finished; the text says what is in its way."""
 
 
 class Cancelled(PermanentError):

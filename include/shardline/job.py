@@ -473,6 +473,23 @@ def parse_job(
         raise JobFileError(where, [error.problem]) from error
 
 
+def change_job(
+    job: JobFile, changes: Mapping[str, Any], *, folder: Path, where: str = "job"
+) -> JobFile:
+    """A checked job with other values for some dotted fields; relative paths start at `folder`.
+
+    Raises:
+        JobFileError: fields that are wrong (all of them are named).
+    """
+    try:
+        changed = _with_overrides(job.model_dump(mode="json"), changes)
+        return JobFile.model_validate(_absolute(changed, folder))
+    except ValidationError as error:
+        raise JobFileError(where, list(_problems(error))) from error
+    except _BadField as error:
+        raise JobFileError(where, [error.problem]) from error
+
+
 class _BadField(Exception):
     def __init__(self, field: str, message: str) -> None:
         self.problem = FieldProblem(field, message)

@@ -68,10 +68,6 @@ class JobLayout:
     def bucket_report(self, bucket_set: int) -> str:
         return self._at(f"scan/cut-{bucket_set:05d}.json")
 
-    @property
-    def shards_prefix(self) -> str:
-        return self._at("shards/")
-
     def shard(self, shard: str) -> str:
         return self._at(f"shards/{shard}.jsonl")
 
@@ -88,6 +84,34 @@ class JobLayout:
     @property
     def manifest(self) -> str:
         return self._at("manifest.json")
+
+    @property
+    def shards_prefix(self) -> str:
+        return self._at("shards/")
+
+    @property
+    def ledgers_prefix(self) -> str:
+        return self._at("ledger/")
+
+    # replaying: numbers in the folder of the parent, all else in that of the replay
+    @property
+    def replays(self) -> str:
+        return self._at("replays/")
+
+    def replay(self, n: int) -> str:
+        return self._at(f"replays/{n}.json")
+
+    @property
+    def abandoned(self) -> str:
+        return self._at("abandoned")
+
+    @property
+    def replay_cut(self) -> str:
+        return self._at("replay.json")
+
+    def harvest(self, shard: str) -> str:
+        """What a replay found in the segments of a shard of its parent, in place of error lines."""
+        return self._at(f"harvest/{shard}.jsonl")
 
     # running
     @property
@@ -183,6 +207,19 @@ class JobLayout:
 def shard_id(bucket: int, k: int) -> str:
     """The name of the k-th shard of a bucket. Sorting names sorts by (bucket, k)."""
     return f"shard-{bucket:05d}-{k:03d}"
+
+
+def replay_id(parent: str, n: int) -> str:
+    """The job id of a job's n-th replay; of number 0, its own."""
+    return f"{parent}-r{n}" if n else parent
+
+
+def replay_number(job_id: str, parent: str) -> int | None:
+    """0 for the parent, n for its n-th replay, None for any other job."""
+    if job_id == parent:
+        return 0
+    n = job_id.removeprefix(f"{parent}-r")
+    return int(n) if n != job_id and n.isascii() and n.isdecimal() else None
 
 
 def shard_of(path: str) -> str:

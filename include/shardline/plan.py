@@ -40,7 +40,24 @@ class SkippedFile(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Replay(msgspec.Struct, frozen=True):
+    """What makes a job a replay: which dead letters of which job it runs again (PROTOCOL 19)."""
+
+    parent: str
+    """The job that read the corpus; a replay after a replay has the same parent."""
+    n: int
+    base: str
+    """The parent or its last published replay: whose table this one completes and replaces."""
+    reasons: list[str]
+    """Dead letters of these reasons are run."""
+    changes: dict[str, Any]
+    """Dotted fields of the job file with the values that they have here."""
+    parent_planned_at: str
+    opened_by: str
+    """The run that opened it, where it has a name."""
+
+
+class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """`plan.json`: everything that the stages after it need to know."""
 
     job_id: str
@@ -60,10 +77,21 @@ class Plan(msgspec.Struct, frozen=True):
     version: str
     worker_image: str | None = None
     """What the pods of a job on GPUs run; the newest start's."""
+    replay: Replay | None = None
 
     @property
     def job_file(self) -> JobFile:
         return JobFile.model_validate(self.job)
+
+    @property
+    def whole_id(self) -> str:
+        """The job whose documents are published: a replay's parent, else this one."""
+        return self.replay.parent if self.replay else self.job_id
+
+    @property
+    def whole(self) -> JobLayout:
+        """Where the corpus was read and all of it was cut; a replay has shards of its own beside it."""
+        return JobLayout(self.whole_id)
 
     @property
     def layout(self) -> JobLayout:

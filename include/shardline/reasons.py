@@ -123,6 +123,11 @@ _REPLAYABLE = frozenset(
 )
 
 
+def can_replay(reason: str) -> bool:
+    """Whether a dead letter of this reason may do better when the same request runs again."""
+    return any(member.value == reason for member in _REPLAYABLE)
+
+
 class ExitCode(IntEnum):
     """How a worker process ends (PROTOCOL 12). Numbers follow BSD's sysexits.h where one fits."""
 

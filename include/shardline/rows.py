@@ -75,7 +75,7 @@ class ShardEntry(msgspec.Struct, frozen=True):
     max_length: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The immutable description of a job's shards: totals, and where the list is."""
 
     job_id: str
@@ -91,6 +91,8 @@ class Manifest(msgspec.Struct, frozen=True):
     rejected_by_reason: dict[str, int]
     carry_types: dict[str, str]
     """Column → string, int64, double or bool: what the published table will hold."""
+    parent: str | None = None
+    """The job of which this one is a replay: then rows read and rejected are the parent's."""
 
 
 class Seconds(msgspec.Struct):

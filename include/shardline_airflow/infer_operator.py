@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from shardline.reasons import DeadLetterReason
 from shardline.runners.retry import Decision, Verdict, decide
 from shardline.runners.shard import ShardOutcome, infer_shard, read_history
 from shardline_airflow.retries import GivenUp, TryAgain, TypedRetryPolicy
@@ -148,8 +149,10 @@ def say_done_before(store: Store, plan: Plan, shard: str) -> str:
     except JobNotReady:
         return f"{shard}: it has results, nothing was run"
     if shard in {*settlement.dead_shards, *settlement.not_run_shards}:
+        is_dead = shard in settlement.dead_shards
+        reason = DeadLetterReason.SHARD_DEAD if is_dead else DeadLetterReason.NOT_RUN
         return (
             f"{shard}: sealed, nothing was run; its rows without a result come back with "
-            f"`shardline replay {plan.job_id}`"
+            f"`shardline replay {plan.whole_id} --reason {reason.value}`"
         )
     return f"{shard}: it has results, nothing was run"

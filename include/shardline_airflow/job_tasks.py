@@ -1,4 +1,4 @@
-"""The stages of a job as tasks, usable in anybody's dag.
+"""The stages of a job, or of a replay, as tasks, usable in anybody's dag.
 
     with DAG("nightly", params=run_fields(), ...):
         job_tasks(JobSpec(job_file="reviews.yaml", outlet=Asset("reviews")))
@@ -41,7 +41,6 @@ class JobSpec:
 
 def job_tasks(spec: JobSpec) -> Any:
     """Add all tasks of a job to the dag (or task group) of the context; return check_outcome."""
-    outlets = [spec.outlet] if spec.outlet is not None else []
 
     @task(**RETRIES)
     def plan_job(params: Any = None, dag_run: Any = None, ti: Any = None) -> list[int]:
@@ -75,6 +74,52 @@ def job_tasks(spec: JobSpec) -> Any:
 
         stages.write_manifest(job_id)
 
+    splits = plan_job()
+    job_id = splits["job_id"]
+    bucket_sets = check_ids(job_id)
+    steps = [
+        splits,
+        scan_corpus.partial(job_id=job_id).expand(split=splits),
+        bucket_sets,
+        cut_shards.partial(job_id=job_id).expand(bucket_set=bucket_sets),
+        write_manifest(job_id),
+    ]
+    arrival = _arrival(spec.waiting_job)
+    if arrival is not None:
+        arrival >> splits
+    return _run_and_publish(job_id, steps, spec.outlet, arrival)
+
+
+def replay_tasks(outlet: Asset | AssetAlias | None = None) -> Any:
+    """Add all tasks of a replay to the dag of the context, whose form says which; return its leaf."""
+
+    @task(**RETRIES)
+    def open_replay(params: Any = None, ti: Any = None) -> None:
+        from shardline_airflow import stages
+
+        job_id = stages.open_replay(params, f"airflow:{ti.dag_id}:{ti.run_id}")
+        ti.xcom_push("job_id", job_id)
+
+    @task(**RETRIES)
+    def cut_replay(job_id: str) -> None:
+        from shardline_airflow import stages
+
+        stages.cut_replay(job_id)
+
+    opened = open_replay()
+    return _run_and_publish(opened["job_id"], [opened, cut_replay(opened["job_id"])], outlet)
+
+
+def _run_and_publish(
+    job_id: Any, steps: list[Any], outlet: Asset | AssetAlias | None, arrival: Any = None
+) -> Any:
+    """Add the tasks from the first wave to the outcome behind `steps`, the first of which plans.
+
+    Args:
+        arrival: the task before them that waits for the corpus.
+    """
+    outlets = [outlet] if outlet is not None else []
+
     @task(**RETRIES)
     def run_waves(job_id: str) -> int:
         from airflow.sdk import get_current_context
@@ -106,7 +151,7 @@ def job_tasks(spec: JobSpec) -> Any:
         from shardline_airflow import stages
 
         news = stages.publish_results(job_id, force=params.get("force_publish") or False)
-        tell(spec.outlet, outlet_events, news)
+        tell(outlet, outlet_events, news)
 
     @task(**RETRIES)
     def report_job(job_id: str) -> None:
@@ -122,16 +167,9 @@ def job_tasks(spec: JobSpec) -> Any:
         states = DagRuns(ti.dag_id).task_states(ti.run_id, watched)
         return stages.check_outcome(ti.xcom_pull(task_ids=planner, key="job_id"), states)
 
-    splits = plan_job()
-    job_id = splits["job_id"]
-    bucket_sets = check_ids(job_id)
     generation = run_waves(job_id)
     steps = [
-        splits,
-        scan_corpus.partial(job_id=job_id).expand(split=splits),
-        bucket_sets,
-        cut_shards.partial(job_id=job_id).expand(bucket_set=bucket_sets),
-        write_manifest(job_id),
+        *steps,
         generation,
         settle_shards(job_id, generation),
         merge_shards(job_id),
@@ -140,9 +178,7 @@ def job_tasks(spec: JobSpec) -> Any:
         report_job(job_id),
     ]
     watched = [step.operator.task_id for step in steps]
-    arrival = _arrival(spec.waiting_job)
     if arrival is not None:
-        arrival >> splits
         watched.append(arrival.task_id)
     outcome = check_outcome(watched[0], watched)
     for step, following in zip(steps, [*steps[1:], outcome], strict=True):

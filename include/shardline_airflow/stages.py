@@ -81,6 +81,44 @@ def plan_job(job_file: str | None, params: Mapping[str, Any], partition_key: str
 
 
 @gives_up
+def open_replay(params: Mapping[str, Any], run: str) -> str:
+    """The replay that a run's form means: the same run means the same replay for ever.
+
+    Where nothing is left to replay it is the job that is current: all stages after this one then
+    find their work done, and the last says so.
+    """
+    from shardline.cli.find import find_job
+    from shardline.results.open_replay import open_replay
+    from shardline.results.publish import current_publication
+    from shardline_airflow.buckets import open_root
+    from shardline_airflow.form import wish_of
+
+    settings = Settings()
+    store = open_root(settings)
+    plan = find_job(store, params["job"] or "")
+    wish = wish_of(params, settings.jobs_dir, plan.job_file.run_on)
+    found = open_replay(store, plan, wish, now=datetime.now(UTC), opened_by=run)
+    if found is not None:
+        return found.job_id
+    current = current_publication(store, plan.job_file.table, plan.partition)
+    assert current
+    log.info("job %s: nothing to replay", plan.whole_id)
+    return current.job_id
+
+
+@gives_up
+def cut_replay(job_id: str) -> None:
+    """Harvest, cut, and write manifest and schema; nothing for a job that is no replay."""
+    from shardline.results.cut_replay import cut_replay
+    from shardline.results.schema import check_schema
+
+    store, plan = open_job(job_id)
+    if plan.replay is not None:
+        cut_replay(store, plan)
+    check_schema(store, plan)
+
+
+@gives_up
 def scan_corpus(job_id: str, split: int) -> None:
     from shardline.corpus.scan import scan_corpus
 
@@ -186,7 +224,7 @@ def check_outcome(job_id: str | None, states: Mapping[str, str]) -> str:
     failed = sorted(task for task, state in states.items() if state == "failed")
     if failed or job_id is None:
         where = f"job {job_id}: " if job_id else ""
-        named = ", ".join(failed) or "plan_job"
+        named = ", ".join(failed) or "the first task"
         raise JobNotReady(
             f"{where}{named} failed; the end of its log says why. "
             "Clear it, with what follows it, to go on from there"

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -18,33 +14,12 @@ import polars as pl
 import pytest
 import yaml
 
+from tests.cli.shell import Shell
 from tests.factories import make_rows, write_corpus
 
 pytestmark = pytest.mark.slow
 
 _EVIL = "<script>alert(1)</script>"
-
-
-@dataclass
-class Shell:
-    """Runs `shardline` as a user does: another process, with its exit code and streams."""
-
-    folder: Path
-
-    @property
-    def job_file(self) -> str:
-        return str(self.folder / "job.yaml")
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [str(Path(sys.executable).parent / "shardline"), *arguments],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"SHARDLINE_ROOT": str(self.folder / "root")},
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
 
 
 def write_job(folder: Path, **changes: Any) -> None:

@@ -31,14 +31,14 @@ def all_tasks(bag: DagBag) -> list[Any]:
 
 def test_every_dag_file_loads(bag: DagBag) -> None:
     assert bag.import_errors == {}
-    expected = {"batch_inference", *WAVE_DAGS, "daily-reviews", "consume_example"}
-    assert expected <= set(bag.dags)
+    expected = {"batch_inference", "replay_dead_letters", *WAVE_DAGS, "daily-reviews"}
+    assert expected | {"consume_example"} <= set(bag.dags)
 
 
 def test_the_only_leaf_is_check_outcome_since_a_run_takes_the_state_of_its_leaves(
     bag: DagBag,
 ) -> None:
-    for dag_id in ("batch_inference", *WAVE_DAGS, "daily-reviews"):
+    for dag_id in ("batch_inference", "replay_dead_letters", *WAVE_DAGS, "daily-reviews"):
         (leaf,) = bag.dags[dag_id].leaves
         assert (leaf.task_id, leaf.trigger_rule.value) == ("check_outcome", "all_done")
 

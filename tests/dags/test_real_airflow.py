@@ -27,7 +27,13 @@ from tests.factories import make_rows, write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-DAGS = ("batch_inference", "infer_locally", "daily-reviews", "consume_example")
+DAGS = (
+    "batch_inference",
+    "replay_dead_letters",
+    "infer_locally",
+    "daily-reviews",
+    "consume_example",
+)
 ROWS = 24
 SHARDS = 2
 DAYS = ("2026-11-05", "2026-11-06", "2026-11-07")
@@ -316,6 +322,42 @@ def test_a_dead_shard_reddens_the_job_and_clearing_run_waves_resumes_it(house: H
     law = law_of(house.store, "mended", None)
     assert law is not None
     assert (law.results, law.dead_letters, law.differences()) == (ROWS, 0, [])
+
+
+@pytest.mark.protocol(19, 21)
+def test_dead_letters_are_replayed_from_the_form_once_and_again(house: House) -> None:
+    """A setting that mends them; then the same wish finds nothing to do; cleared, it stays as it is."""
+    stub = {"model": "stub", "engine": "stub"}
+    job = JOB | {"name": "replayed", "output": {"truncated": "dead_letter"}}
+    job |= {"parameters": {"max_tokens": 2}, "local": stub}
+    run_id, state = house.run("batch_inference", {"job": job})
+    assert state == "success"
+    plan = house.plan_of("batch_inference", run_id)
+    (line,) = [
+        t for t in house.said("batch_inference", run_id, "check_outcome") if t.startswith("job ")
+    ]
+    assert f"`shardline replay {plan.job_id} --reason truncated`" in line
+
+    wish = {"job": "replayed", "reasons": ["truncated"], "max_tokens": 50}
+    run_id, state = house.run("replay_dead_letters", wish)
+    assert state == "success"
+    replay = read_plan(house.store, f"{plan.job_id}-r1")
+    assert house.waves(replay) == [f"{replay.job_id}-w0-g1"]
+    current = current_publication(house.store, "replayed", None)
+    assert current is not None
+    assert (current.job_id, current.parent, current.rows) == (replay.job_id, plan.job_id, ROWS)
+    assert current.law.dead_letters == 0
+
+    before = digests(house.store, f"{replay.layout.prefix}results/", "published/replayed/")
+    tasks = ("open_replay", "cut_replay", "run_waves", "merge_shards", "publish_results")
+    assert house.clear("replay_dead_letters", run_id, *tasks) == "success"
+    again, state = house.run("replay_dead_letters", wish)
+    assert state == "success"
+    assert any(
+        "nothing to replay" in text
+        for text in house.said("replay_dead_letters", again, "open_replay")
+    )
+    assert digests(house.store, f"{replay.layout.prefix}results/", "published/replayed/") == before
 
 
 def test_a_backfill_publishes_each_day_and_wakes_the_consumer_once_for_each(

@@ -10,9 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 PROTOCOL = TESTS.parent / "include/docs/protocol.md"
 
-TO_COME = {
-    19: "replay_dead_letters is still to come; a sealed shard's last line names it already",
-}
+TO_COME: dict[int, str] = {}
 
 
 def rules() -> set[int]:

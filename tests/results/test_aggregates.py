@@ -32,7 +32,7 @@ GOOD: dict[str, Any] = {
 def aggregates(tmp_path: Path) -> Any:
     with Aggregates(
         tmp_path,
-        job_id="j",
+        job_ids=["j"],
         choices=["bug", "other"],
         finishes=["stop", "length"],
         output_required=True,
@@ -113,7 +113,7 @@ def test_structs_are_looked_at_without_choices(tmp_path: Path) -> None:
         tmp_path, GOOD | {"output": {"n": 1}}, GOOD | {"output": None, "row": 2}, kind=kind
     )
     with Aggregates(
-        tmp_path, job_id="j", choices=None, finishes=["stop"], output_required=False
+        tmp_path, job_ids=["j"], choices=None, finishes=["stop"], output_required=False
     ) as opened:
         counts = opened.add(path, kind)
     assert {name for name, n in counts.items() if n} == {"rows"}

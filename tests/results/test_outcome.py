@@ -44,7 +44,8 @@ def test_dead_letters_and_rejected_rows_are_told_by_reason_with_the_place_to_loo
     line = check_outcome(store, plan).line
     assert "1 rejected (1 bad_json)" in line
     assert "1 dead letters (1 too_long)" in line
-    assert f"jobs/{plan.job_id}/dead_letters/; runbook: Dead letters" in line
+    again = f"`shardline replay {plan.job_id} --reason too_long --set FIELD=VALUE`"
+    assert f"jobs/{plan.job_id}/dead_letters/, then {again}; runbook: Dead letters" in line
 
 
 @pytest.mark.protocol(22)

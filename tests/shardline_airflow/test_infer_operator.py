@@ -103,7 +103,8 @@ def test_clearing_a_sealed_shard_says_that_only_a_replay_helps(tmp_path: Path) -
     assert "nothing was run" in say_done_before(store, plan, SHARD)
     settlement = Settlement(plan.job_id, 1, 10, 1, [SHARD], [], {"shard_dead": 2}, 2, 0)
     store.write(plan.layout.settlement, msgspec.json.encode(settlement))
-    assert f"shardline replay {plan.job_id}" in say_done_before(store, plan, SHARD)
+    command = f"`shardline replay {plan.job_id} --reason shard_dead`"
+    assert command in say_done_before(store, plan, SHARD)
     assert "replay" not in say_done_before(store, plan, "shard-00001-000")
 
 

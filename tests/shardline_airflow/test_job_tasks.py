@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup
 
-from shardline_airflow.job_tasks import JobSpec, job_tasks
+from shardline_airflow.job_tasks import JobSpec, job_tasks, replay_tasks
 
 STAGES = [
     "plan_job",
@@ -71,3 +71,15 @@ def test_a_job_may_wake_nobody_or_an_alias() -> None:
             job_tasks(JobSpec(outlet=AssetAlias("shardline")))
     assert made.get_task("quiet.publish_results").outlets == []
     assert made.get_task("alias.publish_results").outlets == [AssetAlias("shardline")]
+
+
+@pytest.mark.protocol(19)
+def test_a_replay_goes_through_the_same_stages_from_the_waves_on() -> None:
+    with DAG("again", schedule=None, start_date=datetime(2026, 1, 1)) as dag:
+        replay_tasks(AssetAlias("shardline"))
+    stages = ["open_replay", "cut_replay", *STAGES[STAGES.index("run_waves") :]]
+    assert {task.task_id for task in dag.tasks} == set(stages)
+    for stage, following in pairwise(stages):
+        assert following in dag.get_task(stage).downstream_task_ids
+    planner, watched = dag.get_task("check_outcome").op_args
+    assert (planner, watched) == ("open_replay", stages[:-1])

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shardline.cli.screen import Screen
     from shardline.job import JobFile
     from shardline.plan import Plan
+    from shardline.results.open_replay import Wish
     from shardline.settings import Settings
     from shardline.store import Store
 
@@ -193,6 +194,40 @@ def resume(
 
 
 @app.command()
+def replay(
+    job: Job,
+    reasons: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reason",
+            metavar="REASON",
+            help="Dead letters of this reason only. Repeatable. Default: all that may do better, and "
+            "with other settings all there are.",
+        ),
+    ] = None,
+    sets: Set = None,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Give up the replay that is open, and run nothing.")
+    ] = False,
+    root: Root = None,
+    workers: Workers = 1,
+) -> None:
+    """Run a job's dead letters again and publish the whole job anew, with what has a result now.
+
+    `--set` changes how they run: parameters, model, engine arguments, shard sizes, limits.
+
+    Example: `shardline replay reviews --reason truncated --set parameters.max_tokens=200`
+    """
+    from shardline.cli.replay_job import give_up, replay_job
+
+    store, planned = _job(job, root)
+    if abandon:
+        give_up(store, planned, _screen())
+    else:
+        replay_job(store, planned, _wish(reasons, sets), _screen(), workers=workers)
+
+
+@app.command()
 def cancel(job: Job, root: Root = None) -> None:
     """Ask every worker of a job to stop; what is committed stays.
 
@@ -290,10 +325,13 @@ def dead_letters(job: Job, root: Root = None) -> None:
 
     Example: `shardline dead-letters review-sentiment | jq -r .reason | sort | uniq -c`
     """
-    from shardline.cli.look import dead_letter_lines
+    from shardline.cli.look import dead_letter_hint, dead_letter_lines
     from shardline.cli.screen import print_lines
 
-    print_lines(dead_letter_lines(*_job(job, root)))
+    store, planned = _job(job, root)
+    print_lines(dead_letter_lines(store, planned))
+    if hint := dead_letter_hint(store, planned):
+        typer.echo(f"{hint} runs them again", err=True)
 
 
 @app.command()
@@ -306,6 +344,13 @@ def rejected(job: Job, root: Root = None) -> None:
     from shardline.cli.screen import print_lines
 
     print_lines(rejected_lines(*_job(job, root)))
+
+
+def _wish(reasons: list[str] | None, sets: list[str] | None) -> Wish:
+    from shardline.cli.find import parse_overrides
+    from shardline.results.open_replay import Wish
+
+    return Wish(tuple(reasons or ()), parse_overrides(sets or []), Path.cwd())
 
 
 def _settings() -> Settings:

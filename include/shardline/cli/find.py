@@ -35,12 +35,17 @@ def find_job(store: Store, job: str) -> Plan:
     ids = store.folders(_JOBS)
     if job in ids:
         return read_plan(store, job)
-    if found := [plan for plan in _plans(store, ids, job) if plan.job["name"] == job]:
+    named = (plan for plan in _plans(store, ids, job) if plan.job["name"] == job)
+    if found := [plan for plan in named if not _is_abandoned(store, plan)]:
         return max(found, key=lambda plan: (plan.planned_at, plan.job_id))
     names = {m["name"] for i in ids if (m := _ID.fullmatch(i))} | set(ids)
     near = difflib.get_close_matches(job, sorted(names), n=1)
     hint = f"did you mean {near[0]}?" if near else "`shardline jobs` lists those that there are"
     raise WrongInput(f"no job {job} below {store.uri}; {hint}")
+
+
+def _is_abandoned(store: Store, plan: Plan) -> bool:
+    return plan.replay is not None and store.exists(plan.layout.abandoned)
 
 
 def list_jobs(store: Store) -> list[Plan]:

@@ -11,7 +11,7 @@ import msgspec
 
 from shardline.cli.find import list_jobs
 from shardline.cli.summary import law_lines, root_option
-from shardline.errors import LawBroken, WrongInput
+from shardline.errors import JobNotReady, LawBroken, WrongInput
 from shardline.layout import SLUG
 from shardline.report.state import JobState, Standing, read_standing
 from shardline.status.words import duration_text, rate_text
@@ -47,6 +47,8 @@ def _next_command(plan: Plan, standing: Standing) -> str:
         return f"shardline files {plan.job_file.table}"
     if standing.state is JobState.RUNNING:
         return ""
+    if standing.state is JobState.ABANDONED:
+        return f"shardline status {plan.whole_id}"
     if standing.state is JobState.SUPERSEDED and standing.publication:
         return f"shardline status {standing.publication.job_id}"
     return f"shardline resume {plan.job_id}"
@@ -108,6 +110,8 @@ def show_verification(store: Store, plan: Plan, screen: Screen) -> None:
 
     with screen.step(f"counting the files of job {plan.job_id}"):
         found = verify_job(store, plan)
+    if plan.replay is not None:
+        screen.say(f"a replay of job {plan.whole_id}, after {plan.replay.base}: counted with both")
     if not found.holds:
         raise LawBroken("; ".join(found.differences))
     for line in law_lines(found.law):
@@ -120,13 +124,30 @@ def show_verification(store: Store, plan: Plan, screen: Screen) -> None:
 
 
 def dead_letter_lines(store: Store, plan: Plan) -> Iterator[str]:
-    """The copies for people; they exist once the job is settled."""
+    """The copies for people; they exist once the job is settled, those of a replay once merged."""
     for found in store.list(plan.layout.dead_letters_prefix):
         yield from store.read(found.path).decode().splitlines()
 
 
+def dead_letter_hint(store: Store, plan: Plan) -> str:
+    """The command that runs them again; empty where there are none, or they are not counted yet."""
+    from shardline.plan import read_plan
+    from shardline.results.merge import read_merge_report
+    from shardline.results.outcome import say_replay
+    from shardline.results.publish import current_publication, is_followed
+
+    current = current_publication(store, plan.job_file.table, plan.partition)
+    if current is not None and is_followed(plan, current):
+        plan = read_plan(store, current.job_id)
+    try:
+        counts = read_merge_report(store, plan).dead_letters
+    except JobNotReady:
+        return ""
+    return say_replay(plan.whole_id, counts, root_option(store)) if counts else ""
+
+
 def rejected_lines(store: Store, plan: Plan) -> Iterator[str]:
     """Rejected rows by split, then those that check_ids found."""
-    planned = [plan.layout.rejected(split) for split in range(len(plan.splits))]
-    for path in [*planned, plan.layout.rejected_ids]:
+    planned = [plan.whole.rejected(split) for split in range(len(plan.splits))]
+    for path in [*planned, plan.whole.rejected_ids]:
         yield from (store.read_or_none(path) or b"").decode().splitlines()

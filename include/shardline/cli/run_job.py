@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from shardline.cli.boundary import Stopped
 from shardline.cli.run_shards import ShardLoop, Stopper
-from shardline.errors import ShardlineError
+from shardline.errors import ReplayRefused, ShardlineError
 from shardline.report.report_job import report_job
 from shardline.report.state import JobState, Standing, read_standing
+from shardline.results.publish import is_followed
 from shardline.status.words import count_text
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ def run_job(
         ShardlineError: a stage said no. The report says what is there.
     """
     standing = read_standing(store, plan, datetime.now(UTC))
+    if standing.state is JobState.ABANDONED:
+        raise ReplayRefused(f"job {plan.job_id}: this replay was abandoned")
+    if is_followed(plan, standing.publication) and standing.publication and not force:
+        screen.say(
+            f"job {plan.job_id}: already done, and replayed as {standing.publication.job_id}"
+        )
+        return standing
     if standing.state is JobState.PUBLISHED:
         screen.say(f"job {plan.job_id}: already done")
         if not store.exists(plan.layout.report_html):
@@ -53,6 +61,9 @@ def run_job(
 
 def prepare_job(store: Store, plan: Plan, screen: Screen) -> None:
     """Corpus to shards: nothing of it runs twice, and a second run writes the same bytes."""
+    if plan.replay is not None:
+        _prepare_replay(store, plan, screen)
+        return
     from shardline.corpus.ids import check_ids
     from shardline.corpus.scan import scan_corpus
     from shardline.results.schema import check_schema
@@ -73,6 +84,21 @@ def prepare_job(store: Store, plan: Plan, screen: Screen) -> None:
         f"job {plan.job_id}: {count_text(manifest.rows_read, 'row')} read ="
         f" {manifest.documents:,} documents + {manifest.rejected:,} rejected"
         f" + {manifest.left_out:,} left out; {requests} in {count_text(manifest.shards, 'shard')}"
+    )
+
+
+def _prepare_replay(store: Store, plan: Plan, screen: Screen) -> None:
+    """Dead letters to shards: harvest first, then cut what is to run."""
+    from shardline.results.cut_replay import cut_replay
+    from shardline.results.schema import check_schema
+
+    with screen.step("harvesting and cutting dead letters"):
+        cut = cut_replay(store, plan)
+    check_schema(store, plan)
+    screen.say(
+        f"job {plan.job_id}: {count_text(cut.dead, 'dead letter')} = {cut.requests:,} to run in"
+        f" {count_text(len(cut.shards), 'shard')} + {cut.harvested:,} whose results were found"
+        f" + {cut.untouched:,} untouched"
     )
 
 

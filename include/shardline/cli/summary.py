@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from shardline.layout import NO_PARTITION, published
+from shardline.plan import read_plan
 from shardline.results.merge import read_merge_report
+from shardline.results.outcome import say_replay
+from shardline.results.publish import current_publication, is_followed
 from shardline.rows import Law
 from shardline.settings import Settings
 from shardline.store import folder_of
@@ -19,8 +22,11 @@ if TYPE_CHECKING:
 
 def show_published(store: Store, plan: Plan, screen: Screen) -> None:
     """Say what was published, and the commands that look at it."""
-    merged, job = read_merge_report(store, plan), plan.job_file
-    partition = plan.partition or NO_PARTITION
+    job, partition = plan.job_file, plan.partition or NO_PARTITION
+    current = current_publication(store, job.table, partition)
+    if current is not None and is_followed(plan, current):
+        plan = read_plan(store, current.job_id)
+    merged = read_merge_report(store, plan)
     screen.say("")
     screen.say(f"  table   {store.uri_of(published(job.table))}  (partition dt={partition})")
     screen.say(f"  rows    {merged.rows:,} in {len(merged.files):,} files")
@@ -33,7 +39,9 @@ def show_published(store: Store, plan: Plan, screen: Screen) -> None:
     screen.say(f"  shardline files {job.table}{root}    # its files, for pandas, Polars, DuckDB")
     screen.say(f"  shardline verify {plan.job_id}{root}    # counts the law again")
     if merged.dead_letters:
+        again = say_replay(plan.whole_id, merged.dead_letters, root).strip("`")
         screen.say(f"  shardline dead-letters {plan.job_id}{root}    # what has no result, and why")
+        screen.say(f"  {again}    # runs them again")
 
 
 def root_option(store: Store) -> str:

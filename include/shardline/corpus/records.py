@@ -72,7 +72,7 @@ def read_scan_report(store: Store, plan: Plan, split: int) -> SplitReport:
     Raises:
         JobNotReady: it was not scanned.
     """
-    found = store.read_or_none(plan.layout.scan_report(split))
+    found = store.read_or_none(plan.whole.scan_report(split))
     if found is None:
         raise JobNotReady(f"job {plan.job_id}: split {split} is not scanned yet")
     return msgspec.json.decode(found, type=SplitReport)
@@ -84,7 +84,7 @@ def read_id_report(store: Store, plan: Plan) -> IdReport:
     Raises:
         JobNotReady: check_ids has not ended.
     """
-    found = store.read_or_none(plan.layout.id_report)
+    found = store.read_or_none(plan.whole.id_report)
     if found is None:
         raise JobNotReady(f"job {plan.job_id}: check_ids has not ended yet")
     return msgspec.json.decode(found, type=IdReport)

@@ -36,6 +36,8 @@ from shardline.report.problems import read_dead, read_rejected
 from shardline.report.samples import read_samples
 from shardline.report.state import JobState, Standing, read_standing
 from shardline.results.merge import MergeReport, read_merge_report
+from shardline.results.outcome import say_replay
+from shardline.results.publish import is_followed
 from shardline.results.validate import Validation
 from shardline.rows import Manifest, ShardEntry
 from shardline.segments import done_shards
@@ -96,14 +98,30 @@ def make_headline(standing: Standing, merged: MergeReport | None) -> str:
         JobState.SUPERSEDED: f"{rows}, replaced since by {_current_job(standing)}",
     }.get(standing.state, f"{rows} merged, not published")
     dead = f"; {count_text(law.dead_letters, 'dead letter')}" if law.dead_letters else ""
-    return f"{verb}: {said}{dead}."
+    return f"{verb}: {said}{dead}.{_say_replayed(merged)}"
+
+
+def _say_replayed(merged: MergeReport) -> str:
+    """What a replay has made of the dead letters that it started from."""
+    found = merged.replayed
+    if found is None:
+        return ""
+    ran = found.results + found.still_dead
+    return (
+        f" A replay: of {count_text(found.dead, 'dead letter')}, {found.harvested:,} had a result in"
+        f" the segments, {ran:,} ran again and {found.results:,} of these have a result now."
+    )
 
 
 def make_next_step(plan: Plan, standing: Standing, merged: MergeReport | None) -> str:
     """The command that helps now; empty when nothing is left to do."""
     state = standing.state
-    if state is JobState.PUBLISHED:
+    if state is JobState.PUBLISHED and merged is not None and merged.dead_letters:
+        return f"{say_replay(plan.whole_id, merged.dead_letters)} runs the dead letters again."
+    if state in (JobState.PUBLISHED, JobState.ABANDONED):
         return ""
+    if state is JobState.SUPERSEDED and is_followed(plan, standing.publication):
+        return f"`shardline report {_current_job(standing)}` shows the replay that is current now."
     if state is JobState.SUPERSEDED:
         return "Raise `rerun` in the job file to run it again, or publish it with --force."
     if state is JobState.RUNNING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shardline.reasons import DeadLetterReason, RejectedReason
+from shardline.reasons import DeadLetterReason, RejectedReason, can_replay
 from shardline.report.figures import (
     DeadExample,
     DeadFigures,
@@ -41,7 +41,7 @@ def read_dead(store: Store, plan: Plan, counts: Mapping[str, int]) -> list[DeadF
         DeadFigures(
             reason=reason,
             sentence=sentence_of(DeadLetterReason, reason),
-            can_replay=any(r.value == reason and r.can_replay for r in DeadLetterReason),
+            can_replay=can_replay(reason),
             count=n,
             examples=examples[reason],
         )
@@ -78,8 +78,8 @@ def _dead_letters(store: Store, plan: Plan) -> Iterator[DeadLetter]:
 
 
 def _rejected_rows(store: Store, plan: Plan) -> Iterator[RejectedRow]:
-    planned = [plan.layout.rejected(split) for split in range(len(plan.splits))]
+    planned = [plan.whole.rejected(split) for split in range(len(plan.splits))]
     decoder = msgspec.json.Decoder(RejectedRow)
-    for path in [*planned[:_MAX_FILES], plan.layout.rejected_ids]:
+    for path in [*planned[:_MAX_FILES], plan.whole.rejected_ids]:
         for line in (store.read_or_none(path) or b"").splitlines():
             yield decoder.decode(line)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardline.layout import NO_PARTITION
-from shardline.results.publish import current_publication
+from shardline.results.publish import current_publication, is_followed
 from shardline.status.read import StatusReader
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class JobState(StrEnum):
-    """From the first stage to the last; `superseded`: another job's data is in its place."""
+    """From the first stage to the last; `superseded`: another job's data is in its place.
+
+    `abandoned`: a replay that was given up.
+    """
 
     PREPARING = "preparing"
     WAITING = "waiting"
@@ -28,6 +31,7 @@ class JobState(StrEnum):
     MERGED = "merged"
     PUBLISHED = "published"
     SUPERSEDED = "superseded"
+    ABANDONED = "abandoned"
 
 
 class Standing(NamedTuple):
@@ -53,6 +57,7 @@ class Standing(NamedTuple):
             JobState.MERGED: "Merged, and not published.",
             JobState.PUBLISHED: "Published.",
             JobState.SUPERSEDED: "Published, and replaced since.",
+            JobState.ABANDONED: "A replay that was given up.",
         }[self.state]
 
 
@@ -70,9 +75,16 @@ def stand(store: Store, plan: Plan, status: JobStatus) -> Standing:
         status,
         is_merged=is_merged,
         is_current=current is not None and current.job_id == plan.job_id,
-        is_replaced=is_merged and current is not None and current.planned_at > plan.planned_at,
+        is_replaced=is_merged and _is_replaced(plan, current),
     )
+    if plan.replay and state is not JobState.PUBLISHED and store.exists(plan.layout.abandoned):
+        state = JobState.ABANDONED
     return Standing(state, status, current)
+
+
+def _is_replaced(plan: Plan, current: Publication | None) -> bool:
+    planned_at = plan.replay.parent_planned_at if plan.replay else plan.planned_at
+    return current is not None and (current.planned_at > planned_at or is_followed(plan, current))
 
 
 def fold_state(

@@ -38,7 +38,7 @@ SELECT count(*) AS rows,
     count(*) FILTER (NOT list_contains($finishes, coalesce(finish_reason, '')))
         AS odd_finishes,
     count(*) FILTER (prompt_tokens < 0 OR completion_tokens < 0) AS negative_tokens,
-    count(*) FILTER (job_id IS DISTINCT FROM $job_id) AS foreign_rows
+    count(*) FILTER (job_id IS NULL OR NOT list_contains($job_ids, job_id)) AS foreign_rows
 FROM merged
 """
 # a duplicate may have the id of its original: only ids of originals are unique
@@ -58,7 +58,7 @@ class Aggregates:
         self,
         folder: Path,
         *,
-        job_id: str,
+        job_ids: list[str],
         choices: list[str] | None,
         finishes: list[str],
         output_required: bool,
@@ -66,7 +66,7 @@ class Aggregates:
         import duckdb
 
         self._parameters = {
-            "job_id": job_id,
+            "job_ids": job_ids,
             "choices": choices,
             "finishes": finishes,
             "output_required": output_required,

@@ -13,6 +13,7 @@ from shardline.shards.parquet import read_batches
 
 if TYPE_CHECKING:
     from shardline.plan import Plan
+    from shardline.results.chain import Chain
 
 _COMMIT_DIGITS = 12
 _OWN = ("document_id", "source", "row", "fingerprint", "duplicate_of")
@@ -28,12 +29,15 @@ def model_label(plan: Plan) -> str:
 
 
 def published_batches(
-    plan: Plan, ledger: Path, ended: dict[str, Ended], schema: Any
+    plan: Plan, chain: Chain, ledger: Path, ended: dict[str, Ended], schema: Any
 ) -> Iterator[Any]:
-    """Published rows in the order of the ledger, in its batches."""
+    """Published rows in the order of the ledger, in its batches.
+
+    Each row says which job of the chain has answered it, and with which model.
+    """
     import pyarrow as pa
 
-    label = model_label(plan)
+    labels = {link.plan.job_id: model_label(link.plan) for link in chain.links}
     for batch in read_batches(ledger):
         ends = [ended[name] for name in batch.column("fingerprint").to_pylist()]
         alive = pa.array([end.reason is None for end in ends])
@@ -43,13 +47,14 @@ def published_batches(
         columns: dict[str, Any] = {name: kept.column(name) for name in _OWN}
         for name in plan.job_file.corpus.carry:
             columns[name] = kept.column(ledger_name(name)).cast(schema.field(name).type, safe=False)
+        jobs = [end.job_id or plan.whole_id for end in ends]
         columns |= {
             "output": [end.output for end in ends],
             "finish_reason": [end.finish_reason for end in ends],
             "prompt_tokens": [end.prompt_tokens for end in ends],
             "completion_tokens": [end.completion_tokens for end in ends],
-            "model": [label] * len(ends),
-            "job_id": [plan.job_id] * len(ends),
+            "model": [labels[job_id] for job_id in jobs],
+            "job_id": jobs,
         }
         yield pa.record_batch(
             [_array(columns[field.name], field.type) for field in schema], schema=schema

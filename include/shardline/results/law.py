@@ -84,11 +84,11 @@ def count_rejected(store: Store, plan: Plan) -> RejectedCount:
     """Count the lines of all files of rejected rows, by planned name."""
     report = read_id_report(store, plan)
     planned = [
-        (plan.layout.rejected(split), sum(read_scan_report(store, plan, split).rejected.values()))
+        (plan.whole.rejected(split), sum(read_scan_report(store, plan, split).rejected.values()))
         for split in range(len(plan.splits))
     ]
     rows, differences = 0, []
-    for path, expected in [*planned, (plan.layout.rejected_ids, report.conflicts)]:
+    for path, expected in [*planned, (plan.whole.rejected_ids, report.conflicts)]:
         counted = _count_lines(store, path)
         rows += counted or 0
         if counted is None and expected:

@@ -22,6 +22,8 @@ class Ended(NamedTuple):
     prompt_tokens: int | None
     completion_tokens: int | None
     reason: str | None
+    job_id: str | None = None
+    """The job of the chain that ended it (see `chain`); None where it is the only one."""
 
 
 class _Message(msgspec.Struct):
@@ -63,6 +65,7 @@ class _Line(msgspec.Struct):
     custom_id: str
     response: _Response | None = None
     error: _Error | None = None
+    job_id: str | None = None
 
 
 class _ChoiceAnswer(msgspec.Struct):
@@ -123,7 +126,7 @@ def output_reader(job: JobFile, kind: Any) -> Reader:
 
 
 def _vector_reader(dimension: int | None) -> Reader:
-    """Where the length is not known, the first vector of a file decides it for the others."""
+    """Where the length is not known, the first vector that is read decides it for the others."""
 
     def read(content: str | None) -> tuple[Any, int]:
         nonlocal dimension
@@ -132,6 +135,11 @@ def _vector_reader(dimension: int | None) -> Reader:
         return vector, 0
 
     return read
+
+
+def without_output(_: str | None) -> tuple[Any, int]:
+    """For those who count ends and need no answer."""
+    return None, 0
 
 
 def _read_choice(content: str | None) -> tuple[Any, int]:
@@ -168,9 +176,8 @@ def _end_of(path: Path, number: int, line: _Line, read_output: Reader) -> tuple[
             f"{path.name} line {number}: the answer to {line.custom_id} is not JSON; "
             "its runner should have made it a dead letter (invalid_output)"
         ) from error
-    return Ended(
-        output, said.finish_reason, usage.prompt_tokens, said.completion_tokens, None
-    ), lost
+    tokens = (usage.prompt_tokens, said.completion_tokens)
+    return Ended(output, said.finish_reason, *tokens, None, line.job_id), lost
 
 
 def _said(path: Path, number: int, body: _Body) -> _Said:

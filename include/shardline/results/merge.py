@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shardline.errors import JobNotReady, LawBroken, ObjectNotFound
+from shardline.errors import JobNotReady, LawBroken, ObjectNotFound, ValidationFailed
 from shardline.layout import published, published_file
+from shardline.results.chain import Chain, Replayed, read_cut
 from shardline.results.columns import published_batches
+from shardline.results.dead_letters import write_letters
 from shardline.results.law import (
     count_ledger,
     count_rejected,
@@ -26,10 +28,10 @@ from shardline.results.law import (
     shard_differences,
     shard_law,
 )
-from shardline.results.lines import ShardResults, output_reader, read_results
+from shardline.results.lines import Ended, output_reader, read_results, without_output
 from shardline.results.schema import check_schema
 from shardline.results.vectors import dimension_of, keep_dimension
-from shardline.rows import Law, ShardEntry
+from shardline.rows import Law
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.shards.parquet import write_batches
 
@@ -49,7 +51,7 @@ class MergedFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class ShardMerge(msgspec.Struct, frozen=True):
+class ShardMerge(msgspec.Struct, frozen=True, omit_defaults=True):
     """What merge counted in one shard. `file` is None where all of it is dead letters."""
 
     shard: str
@@ -60,9 +62,11 @@ class ShardMerge(msgspec.Struct, frozen=True):
     """Dead letters and the duplicates that hang on them."""
     lost_values: int
     """Values of structured answers that the table's types could not hold."""
+    replayed: Replayed | None = None
+    """Of a replay: what became of the dead letters that it started from."""
 
 
-class MergeReport(msgspec.Struct, frozen=True):
+class MergeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """`merge.json`: the law of the job and of each shard, and the files to publish."""
 
     job_id: str
@@ -73,6 +77,7 @@ class MergeReport(msgspec.Struct, frozen=True):
     dead_documents: int
     lost_values: int
     shards: list[ShardMerge]
+    replayed: Replayed | None = None
 
     @property
     def files(self) -> list[MergedFile]:
@@ -94,29 +99,30 @@ def merge_shards(store: Store, plan: Plan) -> MergeReport:
             return done
     if not store.exists(plan.layout.settlement):
         raise JobNotReady(f"job {plan.job_id}: it is not settled yet")
-    merged = [
-        merge_shard(store, plan, entry, number)
-        for number, entry in enumerate(read_shards(store, plan))
-    ]
+    _check_replayed(store, plan)
+    schema = check_schema(store, plan)
+    chain = Chain(store, plan, output_reader(plan.job_file, schema.field("output").type))
+    merged = [merge_shard(store, plan, chain, number) for number in range(len(chain.shards))]
     report = _total(store, plan, merged)
     store.put_same(plan.layout.merge_report, msgspec.json.encode(report))
     log.info("job %s: %d rows merged into %d files", plan.job_id, report.rows, len(report.files))
     return report
 
 
-def merge_shard(store: Store, plan: Plan, entry: ShardEntry, number: int) -> ShardMerge:
-    """Merge one shard, or return what an earlier run counted of it.
+def merge_shard(store: Store, plan: Plan, chain: Chain, number: int) -> ShardMerge:
+    """Merge one shard of the whole job, or return what an earlier run counted of it.
 
     Raises:
         LawBroken: naming the shard and every difference.
     """
+    entry = chain.shards[number]
     report = plan.layout.merged(entry.shard)
     if (found := store.read_or_none(report)) is not None:
         done = msgspec.json.decode(found, type=ShardMerge)
         if _is_there(store, plan, done):
             return done
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
-        merged = _merge(store, plan, entry, number, Path(scratch))
+        merged = _merge(store, plan, chain, number, Path(scratch))
     store.put_same(report, msgspec.json.encode(merged))
     return merged
 
@@ -136,13 +142,29 @@ def _is_there(store: Store, plan: Plan, merged: ShardMerge) -> bool:
     return store.exists(f"{published(plan.job_file.table)}/{merged.file.path}")
 
 
-def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Path) -> ShardMerge:
+def _check_replayed(store: Store, plan: Plan) -> None:
+    """The law of the shards that a replay ran itself, before their lines take other lines' place."""
+    if plan.replay is None:
+        return
+    for entry in read_shards(store, plan):
+        with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
+            try:
+                ledger = count_ledger(store.fetch(plan.layout.ledger(entry.shard), Path(scratch)))
+                results = store.fetch(plan.layout.results(entry.shard), Path(scratch))
+            except ObjectNotFound as error:
+                raise LawBroken(f"shard {entry.shard}: {error.path} is gone") from error
+            if broken := shard_differences(entry, ledger, read_results(results, without_output)):
+                raise LawBroken(f"job {plan.job_id}: {'; '.join(broken)}")
+
+
+def _merge(store: Store, plan: Plan, chain: Chain, number: int, scratch: Path) -> ShardMerge:
+    entry = chain.shards[number]
     try:
-        ledger_path = store.fetch(plan.layout.ledger(entry.shard), scratch)
-        results_path = store.fetch(plan.layout.results(entry.shard), scratch)
+        ledger_path = store.fetch(plan.whole.ledger(entry.shard), scratch)
+        results, replayed = chain.read(number)
     except ObjectNotFound as error:
         raise LawBroken(f"shard {entry.shard}: {error.path} is gone") from error
-    (schema, results), ledger = _read(store, plan, results_path), count_ledger(ledger_path)
+    schema, ledger = _typed(store, plan, results.ended), count_ledger(ledger_path)
     if broken := shard_differences(entry, ledger, results):
         raise LawBroken("; ".join(broken))
     dead = {name: end.reason for name, end in results.ended.items() if end.reason is not None}
@@ -150,12 +172,14 @@ def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Pa
     file = None
     if rows:
         target = scratch / "merged.parquet"
-        written = write_batches(
-            target, schema, published_batches(plan, ledger_path, results.ended, schema)
-        )
+        batches = published_batches(plan, chain, ledger_path, results.ended, schema)
+        written = write_batches(target, schema, batches)
         if written != rows:
             raise LawBroken(f"shard {entry.shard}: {written} rows written, {rows} counted")
         file = _put_file(store, plan, number, target, rows)
+    if dead and plan.replay is not None:
+        ends = chain.dead_ends(number, dead)
+        write_letters(store, plan, entry.shard, ledger_path, ends)
     return ShardMerge(
         shard=entry.shard,
         law=shard_law(ledger, results.ended.values()),
@@ -163,21 +187,25 @@ def _merge(store: Store, plan: Plan, entry: ShardEntry, number: int, scratch: Pa
         dead_letters=_count(dead.values()),
         dead_documents=ledger.documents - rows,
         lost_values=results.lost_values,
+        replayed=replayed if plan.replay is not None else None,
     )
 
 
-def _read(store: Store, plan: Plan, path: Path) -> tuple[Any, ShardResults]:
-    """A shard's results in the types of the job, which its first vector may decide."""
+def _typed(store: Store, plan: Plan, ended: dict[str, Ended]) -> Any:
+    """The table's schema, which the first vector of the job may decide."""
     schema = check_schema(store, plan)
-    kind = schema.field("output").type
-    results = read_results(path, output_reader(plan.job_file, kind))
-    if plan.job_file.kind == "embedding" and dimension_of(kind) is None:
-        vectors = (end.output for end in results.ended.values() if end.reason is None)
-        if (first := next(vectors, None)) is not None:
-            keep_dimension(store, plan, first)
-            # another shard may have decided at this moment: every line is held against what it said
-            return _read(store, plan, path)
-    return schema, results
+    if plan.job_file.kind != "embedding" or dimension_of(schema.field("output").type) is not None:
+        return schema
+    first = next((end.output for end in ended.values() if end.reason is None), None)
+    if first is None:
+        return schema
+    keep_dimension(store, plan, first)
+    schema = check_schema(store, plan)
+    decided = dimension_of(schema.field("output").type)
+    if decided is not None and decided * 4 != len(first):
+        # another merge has decided at this moment
+        raise ValidationFailed(f"a vector has {len(first) // 4} numbers, another one {decided}")
+    return schema
 
 
 def _put_file(store: Store, plan: Plan, number: int, target: Path, rows: int) -> MergedFile:
@@ -190,10 +218,14 @@ def _put_file(store: Store, plan: Plan, number: int, target: Path, rows: int) ->
 def _total(store: Store, plan: Plan, merged: list[ShardMerge]) -> MergeReport:
     rejected = count_rejected(store, plan)
     law = job_law(store, plan, [shard.law for shard in merged], rejected.rows)
-    planned = read_manifest(store, plan)
+    planned = read_manifest(store, plan, plan.whole)
     broken = [*rejected.differences, *law.differences()]
     if law.documents != planned.documents:
         broken.append(f"{law.documents} documents in the ledgers, {planned.documents} planned")
+    replayed = None
+    if plan.replay is not None:
+        replayed = sum((shard.replayed for shard in merged if shard.replayed), Replayed())
+        broken += replayed.differences(read_cut(store, plan))
     if broken:
         raise LawBroken(f"job {plan.job_id}: {'; '.join(broken)}")
     reasons: dict[str, int] = {}
@@ -208,6 +240,7 @@ def _total(store: Store, plan: Plan, merged: list[ShardMerge]) -> MergeReport:
         dead_documents=sum(shard.dead_documents for shard in merged),
         lost_values=sum(shard.lost_values for shard in merged),
         shards=merged,
+        replayed=replayed,
     )
 
 

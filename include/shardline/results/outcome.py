@@ -6,15 +6,22 @@ heading to read in the runbook.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from shardline.errors import JobNotReady, LawBroken
 from shardline.layout import NO_PARTITION
+from shardline.reasons import can_replay
 from shardline.results.delta import open_table, partition_files
 from shardline.results.merge import read_merge_report
-from shardline.results.publish import Publication, check_not_superseded, current_publication
+from shardline.results.publish import (
+    Publication,
+    check_not_superseded,
+    current_publication,
+    is_followed,
+)
 from shardline.shards.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -44,7 +51,8 @@ def check_outcome(store: Store, plan: Plan) -> Outcome:
     table, partition = plan.job_file.table, plan.partition or NO_PARTITION
     current = current_publication(store, table, partition)
     opened = open_table(store, table)
-    if current is None or current.job_id != plan.job_id:
+    is_current = current is not None and current.job_id == plan.job_id
+    if current is None or not (is_current or is_followed(plan, current)):
         was = opened is not None and opened.transaction_version(plan.job_id) is not None
         check_not_superseded(plan, current, was_published=was)
         raise JobNotReady(
@@ -53,15 +61,17 @@ def check_outcome(store: Store, plan: Plan) -> Outcome:
         )
     broken = current.law.differences()
     rows = sum(n for _, n in partition_files(opened, partition))
-    if rows != report.rows:
-        broken.append(f"{rows} rows in the table, {report.rows} merged")
+    merged = report.rows if is_current else current.rows
+    if rows != merged:
+        broken.append(f"{rows} rows in the table, {merged} merged")
     if broken:
         raise LawBroken(
             f"job {plan.job_id}: {'; '.join(broken)}; next: shardline verify {plan.job_id}; "
             "runbook: The law is broken"
         )
     rejected = read_manifest(store, plan).rejected_by_reason
-    return Outcome(plan.job_id, current, rejected, say_outcome(current, rejected))
+    since = "" if is_current else f"job {plan.job_id}: replayed since; "
+    return Outcome(plan.job_id, current, rejected, since + say_outcome(current, rejected))
 
 
 def say_outcome(publication: Publication, rejected: dict[str, int]) -> str:
@@ -77,12 +87,24 @@ def say_outcome(publication: Publication, rejected: dict[str, int]) -> str:
     ]
     if law.dead_letters:
         where = publication.links["dead_letters"]
-        said.append(f"next: read {where}; runbook: Dead letters")
+        command = say_replay(publication.parent or publication.job_id, publication.dead_letters)
+        said.append(f"next: read {where}, then {command}; runbook: Dead letters")
     elif law.rejected:
         said.append(f"next: read {publication.links['rejected']}; runbook: Rejected rows")
     else:
         said.append("nothing to do")
     return "; ".join(said)
+
+
+def say_replay(parent: str, dead_letters: Mapping[str, int], more: str = "") -> str:
+    """The command that runs a job's dead letters again, with its exact arguments.
+
+    Those that would only fail again need another setting, and which one only the user knows.
+    """
+    there = sorted(reason for reason, n in dead_letters.items() if n)
+    hopeful = [reason for reason in there if can_replay(reason)]
+    options = "".join(f" --reason {reason}" for reason in hopeful or there)
+    return f"`shardline replay {parent}{options}{'' if hopeful else ' --set FIELD=VALUE'}{more}`"
 
 
 def _by_reason(counts: dict[str, int]) -> str:

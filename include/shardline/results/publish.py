@@ -24,8 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shardline.errors import CommitConflict, JobNotReady, LawBroken, Superseded
-from shardline.layout import NO_PARTITION, published
+from shardline.errors import (
+    CommitConflict,
+    JobNotReady,
+    LawBroken,
+    ReplayRefused,
+    Superseded,
+)
+from shardline.layout import NO_PARTITION, published, replay_number
 from shardline.plan import timestamp
 from shardline.results.delta import (
     Commit,
@@ -42,7 +48,7 @@ from shardline.results.schema import ColumnChanged, changed_column, check_schema
 from shardline.rows import Law
 
 if TYPE_CHECKING:
-    from shardline.plan import Plan
+    from shardline.plan import Plan, Replay
     from shardline.store import Store
 
 log = logging.getLogger(__name__)
@@ -79,6 +85,8 @@ def publish_results(store: Store, plan: Plan, *, force: bool = False) -> Publica
     Raises:
         JobNotReady: not merged, or not validated.
         Superseded: another job is current here that was planned later, or that replaced this one.
+        ReplayRefused: a replay that was abandoned, or what it started from is no longer current;
+            force does not help.
         JobFileError: a column changed its type since the job was planned.
         LawBroken: a merged file is gone or has another size.
         CommitConflict: others kept committing first.
@@ -86,6 +94,8 @@ def publish_results(store: Store, plan: Plan, *, force: bool = False) -> Publica
     report = read_merge_report(store, plan)
     if not store.exists(plan.layout.validation):
         raise JobNotReady(f"job {plan.job_id}: its merged files are not validated yet")
+    if plan.replay is not None and store.exists(plan.layout.abandoned):
+        raise ReplayRefused(f"job {plan.job_id}: this replay was abandoned")
     files = _planned_files(store, plan, report)
     own = check_schema(store, plan)
     for attempt in range(_TRIES):
@@ -114,9 +124,12 @@ def check_not_superseded(plan: Plan, current: Publication | None, *, was_publish
     """Refuse to put an older job over a newer one, or to bring a replaced one back by accident.
 
     Raises:
-        Superseded: with what is current, and the ways out.
+        Superseded: with what is current, and the ways out. ReplayRefused: the same of a replay.
     """
     where = f"job {plan.job_id}: partition {plan.partition or NO_PARTITION}"
+    if plan.replay is not None:
+        _check_base(plan.replay, current, where)
+        return
     ways = "use rerun in the job file, or publish with --force"
     if was_published:
         by = f"superseded by {current.job_id}" if current else "rolled back"
@@ -125,6 +138,28 @@ def check_not_superseded(plan: Plan, current: Publication | None, *, was_publish
         raise Superseded(
             f"{where}: superseded by {current.job_id}, which was planned later "
             f"({current.planned_at}); {ways}"
+        )
+
+
+def is_followed(plan: Plan, current: Publication | None) -> bool:
+    """Whether what is current is a later replay of this job, so that its results are in it."""
+    if current is None or current.parent != plan.whole_id:
+        return False
+    own, its = (replay_number(job, plan.whole_id) for job in (plan.job_id, current.job_id))
+    return own is not None and its is not None and its > own
+
+
+def _check_base(replay: Replay, current: Publication | None, where: str) -> None:
+    """A replay completes what it started from: over anything else it would undo that.
+
+    Exactly that, and not any replay before it: one that was abandoned may have come through after
+    all, in the moment between its last look and its commit, and its rows are worth keeping.
+    """
+    if current is None or current.job_id != replay.base:
+        now = f"superseded by {current.job_id}" if current else "rolled back"
+        raise ReplayRefused(
+            f"{where}: it replays {replay.base}, which was {now}; "
+            f"`shardline replay {replay.parent} --abandon` gives it up"
         )
 
 
@@ -139,7 +174,11 @@ def _publish(
         sync_log(store, job.table)  # whoever committed it may have died before this
         return msgspec.structs.replace(current, is_new=False)
     n = table.transaction_version(plan.job_id) or 0
-    if not force:
+    if is_followed(plan, current) and not force:
+        assert current
+        sync_log(store, job.table)
+        return msgspec.structs.replace(current, is_new=False)
+    if not force or plan.replay is not None:
         check_not_superseded(plan, current, was_published=n > 0)
     try:
         schema = extend_schema(arrow_schema(table), own)
@@ -169,8 +208,9 @@ def _record(store: Store, plan: Plan, report: MergeReport, n: int) -> Publicatio
         job_id=plan.job_id,
         table=plan.job_file.table,
         partition=plan.partition or NO_PARTITION,
-        planned_at=plan.planned_at,
-        parent=None,
+        # a job that was planned after the parent replaces its replays too
+        planned_at=plan.replay.parent_planned_at if plan.replay else plan.planned_at,
+        parent=plan.replay.parent if plan.replay else None,
         n=n,
         rows=report.rows,
         files=len(report.files),
@@ -178,7 +218,7 @@ def _record(store: Store, plan: Plan, report: MergeReport, n: int) -> Publicatio
         dead_letters=report.dead_letters,
         links={
             "dead_letters": store.uri_of(f"{layout.prefix}dead_letters/"),
-            "rejected": store.uri_of(f"{layout.prefix}rejected/"),
+            "rejected": store.uri_of(f"{plan.whole.prefix}rejected/"),
             "report": store.uri_of(layout.report_html),
         },
     )

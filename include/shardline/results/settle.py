@@ -105,7 +105,8 @@ def settle_shards(store: Store, plan: Plan, *, generation: int) -> Settlement:
         _seal(store, plan, entry, attempt)
         dead[entry.shard] = _count_dead(store, plan, entry.shard)
     for shard in dead:
-        if dead[shard].requests:
+        # of a replay, merge writes them: with those that it did not run
+        if dead[shard].requests and plan.replay is None:
             write_dead_letters(store, plan, shard)
     settlement = _sum_up(store, plan, dead, generation)
     store.put_once(plan.layout.settlement, msgspec.json.encode(settlement))

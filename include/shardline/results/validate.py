@@ -18,6 +18,7 @@ import msgspec
 from shardline.errors import ValidationFailed
 from shardline.layout import published
 from shardline.results.aggregates import Aggregates
+from shardline.results.chain import Chain
 from shardline.results.gate import Broken, Rule, judge
 from shardline.results.merge import MergedFile, MergeReport, read_merge_report
 from shardline.results.schema import check_schema
@@ -39,7 +40,7 @@ _FILE_RULES = (
     Rule("foreign_outputs", "output is one of the choices"),
     Rule("odd_finishes", "finish_reason is one that a whole answer has"),
     Rule("negative_tokens", "token counts are not negative"),
-    Rule("foreign_rows", "all rows are of this job"),
+    Rule("foreign_rows", "all rows are of this job, or of the jobs that it replays"),
 )
 _VECTORS = Rule("odd_vectors", "vectors have one length, and every number in them is finite")
 
@@ -126,11 +127,12 @@ def _count(
     store: Store, plan: Plan, files: list[MergedFile], scratch: Path
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     job, schema = plan.job_file, check_schema(store, plan)
+    chain = [link.plan for link in Chain(store, plan).links]
     with Aggregates(
         scratch,
-        job_id=plan.job_id,
+        job_ids=[link.job_id for link in chain],
         choices=None if job.output.choices is None else list(job.output.choices),
-        finishes=_finishes(job),
+        finishes=_finishes(job, [link.job_file for link in chain]),
         # an answer in JSON may be null by its schema
         output_required=job.output.json_schema is None,
     ) as aggregates:
@@ -142,10 +144,11 @@ def _count(
         return rows, _repeats(store, plan, files, aggregates)
 
 
-def _finishes(job: JobFile) -> list[str]:
+def _finishes(job: JobFile, chain: list[JobFile]) -> list[str]:
     if job.kind == "embedding":
         return [""]  # a vector has no end that could be cut
-    return ["stop"] if job.output.truncated == "dead_letter" else ["stop", "length"]
+    keeps_cut = any(link.output.truncated == "keep" for link in chain)
+    return ["stop", "length"] if keeps_cut else ["stop"]
 
 
 def _repeats(

@@ -10,12 +10,13 @@ import hashlib
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shardline.errors import LawBroken, ObjectNotFound
 from shardline.layout import NO_PARTITION, published, published_file
+from shardline.results.chain import Chain, Replayed, read_cut
 from shardline.results.delta import open_table, partition_files
 from shardline.results.law import (
     LedgerCount,
@@ -25,13 +26,13 @@ from shardline.results.law import (
     shard_differences,
     shard_law,
 )
-from shardline.results.lines import Ended, read_results
+from shardline.results.lines import Ended, read_results, without_output
 from shardline.results.publish import Publication, current_publication
 from shardline.rows import Law, ShardEntry
-from shardline.shards.manifest import read_shards
 from shardline.shards.parquet import parquet_errors, read_batches
 
 if TYPE_CHECKING:
+    from shardline.layout import JobLayout
     from shardline.plan import Plan
     from shardline.store import Store
 
@@ -58,6 +59,7 @@ class _Counted(msgspec.Struct):
     law: Law
     rows: int
     differences: list[str]
+    replayed: Replayed = Replayed()
 
 
 _NOTHING = Law(0, 0, 0, 0, 0, 0, 0)
@@ -72,14 +74,15 @@ def verify_job(store: Store, plan: Plan) -> Verification:
     """
     current = current_publication(store, plan.job_file.table, plan.partition)
     is_current = current is not None and current.job_id == plan.job_id
+    chain = Chain(store, plan)
     counted = [
-        _verify_shard(store, plan, entry, number, is_current)
-        for number, entry in enumerate(read_shards(store, plan))
+        _verify_shard(store, plan, chain, number, is_current) for number in range(len(chain.shards))
     ]
     rejected = count_rejected(store, plan)
     law = job_law(store, plan, [shard.law for shard in counted], rejected.rows)
     rows = sum(shard.rows for shard in counted) if is_current else 0
     differences = [difference for shard in counted for difference in shard.differences]
+    differences += _replay_differences(store, plan, counted, chain)
     differences += rejected.differences
     differences += [f"job {plan.job_id}: {broken}" for broken in law.differences()]
     if current is not None and is_current:
@@ -94,13 +97,47 @@ def verify_job(store: Store, plan: Plan) -> Verification:
 
 
 def _verify_shard(
-    store: Store, plan: Plan, entry: ShardEntry, number: int, is_current: bool
+    store: Store, plan: Plan, chain: Chain, number: int, is_current: bool
 ) -> _Counted:
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
         try:
-            return _count_shard(store, plan, entry, number, is_current, Path(scratch))
+            return _count_shard(store, plan, chain, number, is_current, Path(scratch))
         except _unreadable() as error:
-            return _Counted(_NOTHING, 0, [f"shard {entry.shard}: {error}"])
+            return _Counted(_NOTHING, 0, [f"shard {chain.shards[number].shard}: {error}"])
+
+
+def _replay_differences(
+    store: Store, plan: Plan, counted: list[_Counted], chain: Chain
+) -> list[str]:
+    """The shards that replays ran themselves, and what became of the dead letters of the last."""
+    differences = []
+    for link in chain.links[1:]:
+        for entry in link.shards:
+            with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
+                try:
+                    found = _own_differences(store, link.plan, entry, Path(scratch))
+                except _unreadable() as error:
+                    found = [f"shard {entry.shard}: {error}"]
+            differences += [f"replay {link.plan.job_id}: {difference}" for difference in found]
+    if plan.replay is not None:
+        replayed = sum((shard.replayed for shard in counted), Replayed())
+        found = replayed.differences(read_cut(store, plan))
+        differences += [f"replay {plan.job_id}: {difference}" for difference in found]
+    return differences
+
+
+def _own_differences(store: Store, plan: Plan, entry: ShardEntry, scratch: Path) -> list[str]:
+    """What breaks the law in a shard of the job's own, by its file, ledger and results."""
+    ledger = count_ledger(store.fetch(plan.layout.ledger(entry.shard), scratch))
+    path = store.fetch(plan.layout.results(entry.shard), scratch)
+    differences = shard_differences(entry, ledger, read_results(path, without_output))
+    return differences + _changed_file(store, plan.layout, entry, scratch)
+
+
+def _changed_file(store: Store, layout: JobLayout, entry: ShardEntry, scratch: Path) -> list[str]:
+    if _sha256(store.fetch(layout.shard(entry.shard), scratch)) == entry.sha256:
+        return []
+    return [f"shard {entry.shard}: its file has not the sha256 of the manifest"]
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
@@ -108,25 +145,20 @@ def _unreadable() -> tuple[type[Exception], ...]:
 
 
 def _count_shard(
-    store: Store, plan: Plan, entry: ShardEntry, number: int, is_current: bool, scratch: Path
+    store: Store, plan: Plan, chain: Chain, number: int, is_current: bool, scratch: Path
 ) -> _Counted:
-    ledger = count_ledger(store.fetch(plan.layout.ledger(entry.shard), scratch))
-    path = store.fetch(plan.layout.results(entry.shard), scratch)
-    results = read_results(path, _without_output)
+    entry = chain.shards[number]
+    ledger = count_ledger(store.fetch(plan.whole.ledger(entry.shard), scratch))
+    results, replayed = chain.read(number)
     differences = shard_differences(entry, ledger, results)
-    if _sha256(store.fetch(plan.layout.shard(entry.shard), scratch)) != entry.sha256:
-        differences.append(f"shard {entry.shard}: its file has not the sha256 of the manifest")
+    differences += _changed_file(store, plan.whole, entry, scratch)
     rows = 0
     if is_current:
         expected = _alive(ledger, results.ended)
         found = _published(store, plan, number, scratch) if expected else Counter()
         rows = found.total()
         differences += _compare_rows(entry.shard, expected, found)
-    return _Counted(shard_law(ledger, results.ended.values()), rows, differences)
-
-
-def _without_output(_: str | None) -> tuple[Any, int]:
-    return None, 0
+    return _Counted(shard_law(ledger, results.ended.values()), rows, differences, replayed)
 
 
 def _alive(ledger: LedgerCount, ended: dict[str, Ended]) -> Counter[str]:

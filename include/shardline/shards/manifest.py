@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from shardline.shards.parquet import (
 )
 
 if TYPE_CHECKING:
+    from shardline.layout import JobLayout
     from shardline.plan import Plan
     from shardline.store import Store
 
@@ -50,33 +52,65 @@ def write_manifest(store: Store, plan: Plan) -> Manifest:
     if len(set(names)) < len(names):
         twice = next(a for a, b in pairwise(names) if a == b)
         raise LawBroken(f"job {plan.job_id}: {twice} was cut from two buckets")
-    table = _shard_table(entries)
-    manifest = _total(store, plan, entries, hashlib.sha256(table).hexdigest())
-    store.put_same(plan.layout.shard_table, table)
-    store.put_same(plan.layout.manifest, msgspec.json.format(msgspec.json.encode(manifest)))
+    manifest = _put(store, plan, entries, lambda sha256: _total(store, plan, entries, sha256))
     log.info("job %s: %d documents in %d shards", plan.job_id, manifest.documents, manifest.shards)
     return manifest
 
 
-def read_manifest(store: Store, plan: Plan) -> Manifest:
-    """The manifest. Raises JobNotReady before the shards are cut."""
-    found = store.read_or_none(plan.layout.manifest)
+def write_replay_manifest(store: Store, plan: Plan, entries: list[ShardEntry]) -> Manifest:
+    """Put the same two of a replay: its own shards, beside the rows that its parent has read."""
+    whole = read_manifest(store, plan, plan.whole)
+    documents, requests = sum(e.documents for e in entries), sum(e.requests for e in entries)
+
+    def total(table_sha256: str) -> Manifest:
+        return msgspec.structs.replace(
+            whole,
+            job_id=plan.job_id,
+            documents=documents,
+            requests=requests,
+            duplicates=documents - requests,
+            shards=len(entries),
+            size_bytes=sum(entry.size_bytes for entry in entries),
+            shard_table_sha256=table_sha256,
+            parent=whole.job_id,
+        )
+
+    return _put(store, plan, entries, total)
+
+
+def _put(
+    store: Store, plan: Plan, entries: list[ShardEntry], total: Callable[[str], Manifest]
+) -> Manifest:
+    table = _shard_table(entries)
+    manifest = total(hashlib.sha256(table).hexdigest())
+    store.put_same(plan.layout.shard_table, table)
+    store.put_same(plan.layout.manifest, msgspec.json.format(msgspec.json.encode(manifest)))
+    return manifest
+
+
+def read_manifest(store: Store, plan: Plan, layout: JobLayout | None = None) -> Manifest:
+    """The manifest; of a replay's parent with `plan.whole`. Raises JobNotReady before the cut."""
+    layout = layout or plan.layout
+    found = store.read_or_none(layout.manifest)
     if found is None:
-        raise JobNotReady(f"job {plan.job_id}: its shards are not cut yet")
+        raise JobNotReady(f"job {layout.job_id}: its shards are not cut yet")
     return msgspec.json.decode(found, type=Manifest)
 
 
-def read_shards(store: Store, plan: Plan) -> list[ShardEntry]:
+def read_shards(store: Store, plan: Plan, layout: JobLayout | None = None) -> list[ShardEntry]:
     """All shards, sorted by name; the index of a shard is its number.
+
+    Those that the job runs; with `plan.whole` those that it publishes. Only a replay's differ.
 
     Raises:
         JobNotReady: the shards are not cut yet.
         LawBroken: the list is not the one that the manifest was written for.
     """
-    expected = read_manifest(store, plan).shard_table_sha256
-    table = store.read(plan.layout.shard_table)
+    layout = layout or plan.layout
+    expected = read_manifest(store, plan, layout).shard_table_sha256
+    table = store.read(layout.shard_table)
     if hashlib.sha256(table).hexdigest() != expected:
-        raise LawBroken(f"{plan.layout.shard_table}: its sha256 is not the manifest's")
+        raise LawBroken(f"{layout.shard_table}: its sha256 is not the manifest's")
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
         path = Path(scratch) / "shards.parquet"
         path.write_bytes(table)
