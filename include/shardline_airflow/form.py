@@ -39,7 +39,6 @@ ALLOWED_ENGINE_ARGS = frozenset(
     }
 )
 _OVERRIDES = {
-    "model": "local.model",
     "max_tokens": "parameters.max_tokens",
     "max_rejected": "limits.max_rejected",
     "max_dead": "limits.max_dead",
@@ -242,11 +241,17 @@ def wish_of(params: Mapping[str, Any], folder: Path, run_on: str) -> Wish:
     return Wish(tuple(params.get("reasons") or ()), changes, folder)
 
 
-def overrides(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the job file that the form changes, by dotted name."""
+def overrides(params: Mapping[str, Any], run_on: str = "local") -> dict[str, Any]:
+    """The fields of the job file that the form changes, by dotted name.
+
+    Args:
+        run_on: the job's runner: the model stands in its block.
+    """
     changed = {
         field: params[name] for name, field in _OVERRIDES.items() if params.get(name) is not None
     }
+    if params.get("model") is not None:
+        changed[f"{run_on}.model"] = params["model"]
     if params.get("sample_rows") is not None:
         sample = {"rows": params["sample_rows"], "seed": params.get("sample_seed") or 0}
         changed["corpus.sample"] = sample
@@ -260,15 +265,18 @@ def job_of(params: Mapping[str, Any], folder: Path) -> JobFile:
         WrongInput: no job at all, an unknown job file, or fields that are wrong.
         NotAllowed: an engine argument that a job from conf may not set.
     """
-    changes = overrides(params)
     if params.get("job") is not None:
-        job = parse_job(params["job"], folder=folder, where="conf.job", overrides=changes)
+        given = params["job"]
+        run_on = str(given.get("run_on", "local")) if isinstance(given, dict) else "local"
+        changes = overrides(params, run_on)
+        job = parse_job(given, folder=folder, where="conf.job", overrides=changes)
         check_engine_args(job)
         return job
     name = params.get("job_file")
     if not name:
         raise WrongInput("no job: choose a job file, or give the whole job as `job`")
-    return load_job(find_job_file(str(name), folder), changes)
+    path = find_job_file(str(name), folder)
+    return load_job(path, overrides(params, load_job(path).run_on))
 
 
 def find_job_file(name: str, folder: Path) -> Path:

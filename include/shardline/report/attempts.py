@@ -66,7 +66,7 @@ def fold_attempts(attempts: Sequence[Attempt], last_words: Mapping[str, str]) ->
     completion = sum(a.counts.completion_tokens for a in attempts)
     return WorkFigures(
         attempts=len(attempts),
-        by_end=dict(sorted(Counter(str(a.end or VANISHED) for a in attempts).items())),
+        by_end=dict(sorted(Counter(_how(a) for a in attempts).items())),
         seconds=_seconds(attempts),
         rows=rows,
         rows_ahead=ahead,
@@ -88,7 +88,7 @@ def _troubles(attempts: Iterable[Attempt]) -> list[Trouble]:
     found: dict[tuple[str, str], list[Attempt]] = {}
     for a in attempts:
         if a.end not in _FINE:
-            kind = (str(a.end or VANISHED), _said(a)[:_SHOWN_CHARACTERS])
+            kind = (_how(a), _said(a)[:_SHOWN_CHARACTERS])
             found.setdefault(kind, []).append(a)
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
@@ -97,8 +97,15 @@ def _troubles(attempts: Iterable[Attempt]) -> list[Trouble]:
     ]
 
 
+def _how(attempt: Attempt) -> str:
+    """By the worker's own word, else by what was seen of its pod."""
+    return str(attempt.end or attempt.pod_outcome or VANISHED)
+
+
 def _said(attempt: Attempt) -> str:
     """What the worker said of its end, else what was seen of it."""
+    if attempt.pod_outcome is not None and attempt.end is None:
+        return " ".join(filter(None, [attempt.pod_outcome.sentence, attempt.message]))
     if attempt.message or attempt.exit_code is None:
         return attempt.message or "Nobody saw its end."
     if attempt.exit_code < 0:
