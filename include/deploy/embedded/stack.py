@@ -50,7 +50,7 @@ def local_pools(cores: int, memory_bytes: int) -> dict[str, int]:
 
 
 def gpu_pools() -> dict[str, int]:
-    """How many pods there are at once, as the deployment says (SHARDLINE_GPU_PODS)."""
+    """How many pods there are at once, as the deployment says (SHARDLINE_GPU_PODS, _PODS_SHORT)."""
     settings = GpuSettings()
     return {"gpu": settings.pods, "gpu_short": settings.pods_short}
 
