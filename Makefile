@@ -14,7 +14,7 @@ REQUIREMENTS := include/requirements
 LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status check test fmt lock samples clean cluster-up cluster-down test-cluster
+.PHONY: help setup demo up down status check test fmt lock samples clean cluster-up cluster-down test-cluster demo-cluster
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ cluster-down:  ## end it
 
 test-cluster: setup  ## the tests that need a Kubernetes, on one that is started for them
 	@tests/cluster/test.sh
+
+demo-cluster: setup  ## the demo beside the test cluster: Airflow in its network, results in an object store that pods reach
+	@tests/cluster/demo.sh
 
 fmt: setup  ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .
