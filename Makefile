@@ -14,7 +14,7 @@ REQUIREMENTS := include/requirements
 LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status check test fmt lock samples clean cluster-up cluster-down test-cluster demo-cluster
+.PHONY: help setup demo up down status check test fmt lock samples clean cluster-up cluster-down test-cluster demo-cluster bench-airflow
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ test-cluster: setup  ## the tests that need a Kubernetes, on one that is started
 
 demo-cluster: setup  ## the demo beside the test cluster: Airflow in its network, results in an object store that pods reach
 	@tests/cluster/demo.sh
+
+bench-airflow: setup  ## what Airflow itself costs a job of 20,000 shards (SHARDS=200: fewer; not beside other work)
+	@$(BIN)/python -m benchmarks.bench_airflow --shards $(or $(SHARDS),20000)
 
 fmt: setup  ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .
