@@ -12,6 +12,7 @@ import msgspec
 from uuid6 import uuid7
 
 from shardline import attempts
+from shardline.patience import outlast
 from shardline.plan import Plan
 from shardline.reasons import ExitCode
 from shardline.rows import Attempt
@@ -21,6 +22,7 @@ from shardline.segments import SegmentName
 from shardline.store import Store
 
 # an end that the worker could not write, and after which no row was in flight
+_PATIENCE_S = 60.0
 _ENDS = {code: code.attempt_end for code in (ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE)}
 
 
@@ -69,8 +71,9 @@ def infer_shard(
         on_start=on_start,
         env=env,
     )
-    record = _close_local(store, plan, shard, generation, attempt, code)
-    outcomes = read_history(store, plan, shard, generation)
+    # an outage that the worker did not outlive must not hide how it ended
+    record = outlast(_PATIENCE_S, _close_local, store, plan, shard, generation, attempt, code)
+    outcomes = outlast(_PATIENCE_S, read_history, store, plan, shard, generation)
     if code == ExitCode.DONE:
         outcomes = [*outcomes, Outcome(code, made_progress=True)]
     return ShardOutcome(shard, attempt, code, decide(outcomes, jitter), record)
