@@ -99,6 +99,7 @@ class Deck:
     def __init__(self, faults: Collection[Fault]) -> None:
         self._left = deque(sorted(faults, key=lambda fault: fault.n))
         self._lock = threading.Lock()
+        self._is_cleared = False
 
     def __len__(self) -> int:
         return len(self._left)
@@ -112,7 +113,14 @@ class Deck:
                     return fault
         return None
 
+    def clear(self) -> None:
+        """No further fault is to fall."""
+        with self._lock:
+            self._left.clear()
+            self._is_cleared = True
+
     def put_back(self, fault: Fault) -> None:
         """Its moment never came: the next attempt draws it."""
         with self._lock:
-            self._left.appendleft(fault)
+            if not self._is_cleared:
+                self._left.appendleft(fault)

@@ -68,9 +68,12 @@ def make_texts(rows: int, seed: int) -> list[str]:
 
 
 def write_corpus(folder: Path, texts: list[str]) -> Path:
+    """The folder of the corpus. A file that holds it already stays: its calm run is done, too."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(texts))
-    (folder / "part-0.jsonl").write_text("".join(lines), encoding="utf-8")
+    content, file = "".join(lines), folder / "part-0.jsonl"
+    if not file.exists() or file.read_text(encoding="utf-8") != content:
+        file.write_text(content, encoding="utf-8")
     return folder
 
 
@@ -109,7 +112,7 @@ def plan_shards(store: Store, near: Store, job: JobFile, texts: list[str]) -> Jo
 def install_plugin(folder: Path) -> str:
     """The fault plug-in as an installed distribution; the PYTHONPATH that shows it to workers."""
     metadata = folder / "shardline_faults-1.dist-info"
-    metadata.mkdir(parents=True)
+    metadata.mkdir(parents=True, exist_ok=True)
     (metadata / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: shardline-faults\nVersion: 1\n"
     )

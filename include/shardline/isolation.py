@@ -37,6 +37,7 @@ _FIRST = 4
 class Stage(Enum):
     """How far a row is from the crowd."""
 
+    FIRST = "first"
     OPEN = "open"
     GROUP = "group"
     ALONE = "alone"
@@ -51,7 +52,7 @@ class Down(Enum):
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows to feed together. The open batch goes through the window, the others all at once."""
+    """Rows to feed together: the first few and the crowd through the window, groups all at once."""
 
     rows: tuple[int, ...]
     stage: Stage
@@ -144,7 +145,9 @@ class Isolation:
     def next_batch(self) -> Batch | None:
         """What to feed now; None when every row has an end or is convicted."""
         if self._open:
-            return Batch(tuple(self._first or self._open), Stage.OPEN)
+            if self._first:
+                return Batch(tuple(self._first), Stage.FIRST)
+            return Batch(tuple(self._open), Stage.OPEN)
         if self._groups:
             return Batch(tuple(self._groups[: self.group_size]), Stage.GROUP)
         if self._alone:
@@ -163,7 +166,7 @@ class Isolation:
         suspects = [row for row in batch.rows if row in in_flight]
         for row in suspects:
             self.ended(row)
-        if batch.stage is Stage.OPEN:
+        if batch.stage in (Stage.FIRST, Stage.OPEN):
             self._groups += suspects
         elif batch.stage is Stage.GROUP:
             self._alone += suspects

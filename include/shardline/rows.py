@@ -110,6 +110,8 @@ class Seconds(msgspec.Struct):
     """Engine restarts inside the attempt."""
     drain: float = 0.0
     """From the signal to the end."""
+    ahead: float = 0.0
+    """Own rows committed, slots at work on rows of other shards."""
 
 
 class Counts(msgspec.Struct):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -63,6 +64,10 @@ class Shard:
         start, size = self._places[row]
         return _REQUEST.decode(os.pread(self._file, size, start))
 
+    def expected(self, row: int) -> int:
+        """How long its output is expected to be, in tokens; 0 where nothing says so."""
+        return self._bounds[row]
+
     def in_order(self) -> list[int]:
         """All rows, longest first, so that no long row is left for an emptying engine.
 
@@ -70,6 +75,27 @@ class Shard:
         is `metadata.expected_tokens` where a request has it, else the most that it may write.
         """
         return sorted(range(len(self)), key=lambda r: (-self._bounds[r], -self._places[r][1], r))
+
+
+class Row(NamedTuple):
+    """A line of a shard file, by its number from 0."""
+
+    shard: Shard
+    number: int
+
+    @property
+    def request(self) -> Request:
+        return self.shard.request(self.number)
+
+
+def in_far_order(rows: Sequence[Row]) -> list[Row]:
+    """Rows of several shards, each shard's in its own order, as work-ahead takes them.
+
+    The longest first where it is known which take long; else each shard from its far end.
+    """
+    if len({row.shard.expected(row.number) for row in rows}) > 1:
+        return sorted(rows, key=lambda row: -row.shard.expected(row.number))
+    return list(reversed(rows))
 
 
 def _bound(body: _Bounds) -> int:

@@ -63,9 +63,11 @@ class WorkerSettings(BaseSettings):
         ge=1,
         description="When so many first rows end for one reason that lies in the job, stop.",
     )
-    work_ahead: bool = Field(
-        default=False,
-        description="Fill slots that idle at a shard's end with rows of shards nobody has started.",
+    work_ahead_s: float = Field(
+        default=0,
+        ge=0,
+        description="Fill slots that fall idle at a shard's end with rows of shards that nobody has "
+        "started, and go on with them for so long after the shard's own rows. 0: off.",
     )
     liveness_file: Path | None = Field(
         default=None, description="Touched every second while the worker's loop turns."

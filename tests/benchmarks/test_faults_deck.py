@@ -42,3 +42,12 @@ def test_an_attempt_that_has_begun_draws_no_fault_of_the_start() -> None:
     assert later
     assert later.n == 2
     assert deck.take([Moment.MIDDLE]) is None
+
+
+def test_after_the_campaign_was_told_to_stop_no_fault_comes_back() -> None:
+    deck = Deck([make_fault(1, Moment.MIDDLE), make_fault(2, Moment.MIDDLE)])
+    drawn = deck.take([Moment.MIDDLE])
+    assert drawn
+    deck.clear()
+    deck.put_back(drawn)
+    assert len(deck) == 0

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,15 @@ from shardline.engines.base import RequestRefused
 from shardline.engines.openai_body import parse_body, parse_completion
 from shardline.rows import Request
 from shardline.runners.local import worker_environment
-from tests.engines.vllm_cases import BYSTANDERS, CASES, COMPLETION, INEXPRESSIBLE, RESULT, Case
+from tests.engines.vllm_cases import (
+    BYSTANDERS,
+    CASES,
+    COMPARED,
+    COMPLETION,
+    INEXPRESSIBLE,
+    RESULT,
+    Case,
+)
 
 PROJECT = Path(__file__).parents[2]
 # found only by the tokenizer or by the engine
@@ -57,24 +66,34 @@ def test_what_cannot_stand_in_a_shard_file_is_no_request(case: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def ends() -> list[str]:
+def ran() -> dict[str, Any]:
     model = make_tiny_model(PROJECT / "var" / "models" / "tiny")
     command = [sys.executable, "-m", "tests.engines.vllm_cases", str(model)]
     env = worker_environment({}) | {"PYTHONPATH": f"{PROJECT}/include:{PROJECT}"}
-    ran = subprocess.run(
+    done = subprocess.run(
         command, capture_output=True, text=True, env=env, cwd=PROJECT, timeout=600, check=False
     )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    found: list[str] = json.loads(ran.stdout.splitlines()[-1])
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: CASES[n].name)
-def test_each_wrong_request_ends_with_its_reason(ends: list[str], number: int) -> None:
-    assert ends[number] == CASES[number].end
+def test_each_wrong_request_ends_with_its_reason(ran: dict[str, Any], number: int) -> None:
+    assert ran["ends"][number] == CASES[number].end
 
 
 @pytest.mark.slow
-def test_bystanders_are_unhurt(ends: list[str]) -> None:
-    assert ends[len(CASES) :] == [RESULT] * len(BYSTANDERS)
+def test_bystanders_are_unhurt(ran: dict[str, Any]) -> None:
+    assert ran["ends"][len(CASES) :] == [RESULT] * len(BYSTANDERS)
+
+
+@pytest.mark.slow
+def test_answers_are_those_of_plain_vllm(ran: dict[str, Any]) -> None:
+    assert len(ran["texts"]) == len(COMPARED)
+    for ours, plain in ran["texts"]:
+        assert ours == plain
+    finishes = {finish for (_, finish, _), _ in ran["texts"]}
+    assert finishes == {"stop", "length"}
+    assert ["", "stop", 1] in [ours for ours, _ in ran["texts"]]

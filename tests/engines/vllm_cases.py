@@ -5,6 +5,9 @@ a shard file makes of it: the reason of a dead letter, the finish reason of a re
 cannot stand in a shard file, the sentence that says why.
 
     python -m tests.engines.vllm_cases MODEL          runs all of them on one engine; JSON on stdout
+
+The same engine then answers requests whose texts are compared with those of plain vLLM: its own
+`generate` with parameters of its own, decoding token by token.
 """
 
 from __future__ import annotations
@@ -147,12 +150,22 @@ INEXPRESSIBLE = [
     ),
     Inexpressible("an unknown LoRA adapter", "`model` names the job and has no say"),
 ]
+COMPARED = [
+    *(chat(f"document {n}", max_tokens=24) for n in range(12)),
+    *(chat(f"document {n}", max_tokens=24, temperature=1, seed=n) for n in range(24)),
+    *(chat(f"stop {n}", max_tokens=24, temperature=1, seed=n, stop=["e", "\n", "th"]) for n in range(6)),
+    chat("end at once", max_tokens=24, logit_bias={"2": 100}),
+    *(chat("marks in it", max_tokens=24, temperature=1, seed=n, logit_bias={"0": 8, "1": 8}) for n in range(4)),
+    choices(["positive", "negative"]),
+    formed({"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}),
+    chat(max_tokens=24, response_format={"type": "json_object"}),
+]  # fmt: skip
 BYSTANDERS = [chat(f"bystander {n}") for n in range(16)]
 
 
-async def run_all(model: str) -> list[str]:
-    """All cases, each between bystanders, at the same time: how each ended."""
-    args = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 16}
+async def run_all(model: str) -> dict[str, Any]:
+    """How all cases ended, beside bystanders and at the same time; then texts, ours and plain."""
+    args = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": 16, "dtype": "float32"}
     engine = VllmEngine(EngineBlock(model=model, engine_args=args), "", "cases")
     await engine.start()
     try:
@@ -161,13 +174,32 @@ async def run_all(model: str) -> list[str]:
         prepared = await asyncio.to_thread(engine.prepare, asked)
         alone = [engine.prepare([request])[0] for request in asked]
         assert [_kind(one) for one in prepared] == [_kind(one) for one in alone]
-        return await asyncio.gather(*(_end(engine, n, one) for n, one in enumerate(prepared)))
+        ends = await asyncio.gather(*(_end(engine, n, one) for n, one in enumerate(prepared)))
+        return {"ends": ends, "texts": [await _both(engine, body) for body in COMPARED]}
     finally:
         await engine.stop()
 
 
 def _kind(prepared: Any) -> str:
     return str(prepared.reason) if isinstance(prepared, RequestRefused) else str(prepared[0])
+
+
+async def _both(engine: VllmEngine, body: dict[str, Any]) -> list[Any]:
+    from vllm import SamplingParams
+    from vllm.inputs import tokens_input
+
+    (prepared,) = engine.prepare([Request("r", "POST", CHAT, body)])
+    ours = await engine.generate("r", prepared)
+    token_ids, sampling = prepared
+    given = {n: getattr(sampling.params, n) for n in SamplingParams.__struct_fields__}
+    plain = {n: v for n, v in given.items() if n in _PLAIN}
+    asked = engine._llm.generate(tokens_input(token_ids), SamplingParams(**plain), f"p{id(body)}")
+    (end,) = [output async for output in asked][-1].outputs
+    theirs = [end.text, end.finish_reason, len(end.token_ids)]
+    return [[ours.text, ours.finish_reason, ours.completion_tokens], theirs]
+
+
+_PLAIN = ("max_tokens", "temperature", "seed", "stop", "logit_bias", "structured_outputs", "top_p")
 
 
 async def _end(engine: VllmEngine, number: int, prepared: Any) -> str:

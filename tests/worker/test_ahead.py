@@ -10,6 +10,7 @@ import pytest
 from shardline.attempts import read_attempts
 from shardline.reasons import ExitCode
 from shardline.segments import SegmentName
+from shardline.shard_file import Row, in_far_order
 from tests.factories import make_job, make_store
 from tests.worker.in_process import attempt
 from tests.worker.prepared import (
@@ -29,7 +30,7 @@ ENGINE = {
     "engine": "stub",
     "engine_args": {"latency_s": 0.01, "max_num_seqs": 4},
 }
-QUICK_ENV = {**QUICK, "SHARDLINE_WORK_AHEAD": "true"}
+QUICK_ENV = {**QUICK, "SHARDLINE_WORK_AHEAD_S": "0.5"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,14 @@ class Shards:
         return self.job.start(shard=shard, env=QUICK_ENV)
 
 
+@dataclass(frozen=True)
+class FakeShard:
+    lengths: dict[int, int]
+
+    def expected(self, row: int) -> int:
+        return self.lengths[row]
+
+
 def prepare_shards(folder: Path, texts: list[list[str]]) -> Shards:
     job, store = make_job(folder, local=ENGINE), make_store(folder)
     plan, ids = make_plan(job), {}
@@ -76,7 +85,7 @@ def rows(shard: int, n: int = 12, first: str = "[stub:slow]") -> list[str]:
 def test_idle_slots_do_rows_of_a_shard_that_nobody_has_started(tmp_path: Path) -> None:
     shards = prepare_shards(tmp_path, [rows(0), rows(1)])
     first, second = shards.ids
-    assert attempt(shards.job, tmp_path, shard=first, work_ahead=True) is ExitCode.DONE
+    assert attempt(shards.job, tmp_path, shard=first, work_ahead_s=0.5) is ExitCode.DONE
     (record,) = read_attempts(shards.job.store, shards.job.plan.layout, first)
     ((name, ahead),) = shards.segments(second).items()
     assert (record.ahead, record.attempt, record.counts.ahead) == ([second], name, len(ahead))
@@ -93,10 +102,34 @@ def test_idle_slots_do_rows_of_a_shard_that_nobody_has_started(tmp_path: Path) -
 def test_it_begins_at_the_far_end(tmp_path: Path) -> None:
     shards = prepare_shards(tmp_path, [rows(0, 5), rows(1, 200)])
     first, second = shards.ids
-    attempt(shards.job, tmp_path, shard=first, work_ahead=True)
+    attempt(shards.job, tmp_path, shard=first, work_ahead_s=0.5)
     ((_, ahead),) = shards.segments(second).items()
     assert set(ahead[:4]) <= set(shards.ids[second][-8:])
-    assert shards.ids[second][0] not in ahead
+
+
+def test_the_rows_that_are_known_to_be_long_go_first_whichever_shard_they_are_of() -> None:
+    shards = [FakeShard({0: 5, 1: 90}), FakeShard({0: 400, 1: 7})]
+    rows = [Row(shard, n) for shard in shards for n in (0, 1)]  # type: ignore[arg-type]
+    assert [(shards.index(r.shard), r.number) for r in in_far_order(rows)] == [  # type: ignore[arg-type]
+        (1, 0),
+        (0, 1),
+        (1, 1),
+        (0, 0),
+    ]
+
+
+def test_it_goes_on_after_its_own_rows_for_as_long_as_it_may(tmp_path: Path) -> None:
+    shards = prepare_shards(tmp_path, [rows(0, 5), rows(1, 40), rows(2, 40)])
+    first, second, third = shards.ids
+    attempt(shards.job, tmp_path, shard=first, work_ahead_s=60)
+    (record,) = read_attempts(shards.job.store, shards.job.plan.layout, first)
+    assert record.counts.ahead == 80
+    assert record.seconds.ahead > 0
+    for shard in (second, third):
+        assert attempt(shards.job, tmp_path, shard=shard) is ExitCode.DONE
+        (record,) = read_attempts(shards.job.store, shards.job.plan.layout, shard)
+        assert (record.resumed_rows, record.seconds.useful) == (40, 0)  # no engine was started
+        assert shards.results(shard) == shards.ids[shard]
 
 
 def test_it_is_off_unless_it_is_asked_for(tmp_path: Path) -> None:
@@ -113,7 +146,7 @@ def test_a_shard_that_has_been_started_or_is_done_is_left_alone(tmp_path: Path) 
     store.write(layout.attempt(started, "somebody"), b"{}")
     assert attempt(shards.job, tmp_path, shard=done) is ExitCode.DONE
     before = shards.segments(done)
-    assert attempt(shards.job, tmp_path, shard=first, work_ahead=True) is ExitCode.DONE
+    assert attempt(shards.job, tmp_path, shard=first, work_ahead_s=0.5) is ExitCode.DONE
     assert (shards.segments(started), shards.segments(done)) == ({}, before)
 
 
@@ -123,7 +156,7 @@ def test_another_shard_that_is_broken_does_not_hurt_ours(
     shards = prepare_shards(tmp_path, [rows(0), rows(1)])
     first, second = shards.ids
     shards.job.store.write(shards.job.plan.layout.shard(second), b"{}\n")
-    assert attempt(shards.job, tmp_path, shard=first, work_ahead=True) is ExitCode.DONE
+    assert attempt(shards.job, tmp_path, shard=first, work_ahead_s=0.5) is ExitCode.DONE
     assert shards.results(first) == shards.ids[first]
     assert any("no work ahead" in r.message and second in r.message for r in caplog.records)
 
@@ -135,7 +168,7 @@ def test_told_to_stop_it_commits_what_it_did_ahead(tmp_path: Path) -> None:
     def is_ahead(_: Prepared) -> bool:
         return bool(shards.segments(second))
 
-    code = attempt(shards.job, tmp_path, shard=first, work_ahead=True, stop_when=is_ahead)
+    code = attempt(shards.job, tmp_path, shard=first, work_ahead_s=0.5, stop_when=is_ahead)
     assert code in (ExitCode.DRAINED, ExitCode.DONE)
     (record,) = read_attempts(shards.job.store, shards.job.plan.layout, first)
     assert record.counts.ahead == sum(map(len, shards.segments(second).values()))
@@ -175,10 +208,9 @@ def test_eight_workers_on_eight_shards_lose_and_double_nothing(tmp_path: Path) -
     shards = prepare_shards(tmp_path, texts)
     workers: dict[str, Worker] = {}
     for shard in draw.sample(sorted(shards.ids), 8):
-        # each starts when the one before is in its tail or on its way there: some work ahead on
-        # shards that begin a moment later
+        # each begins while those before are at work: they are ahead on shards that begin later
         workers[shard] = shards.start(shard)
-        workers[shard].read_until("engine is up")
+        workers[shard].read_until("rows done")
     assert {shard: worker.wait() for shard, worker in workers.items()} == dict.fromkeys(workers, 0)
     for shard, ids in shards.ids.items():
         content = shards.job.store.read(shards.job.plan.layout.results(shard))

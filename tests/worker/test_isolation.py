@@ -110,10 +110,10 @@ def test_rows_in_flight_at_one_vanished_attempt_run_last_in_the_window() -> None
 def test_after_a_vanished_attempt_a_few_short_rows_that_were_not_in_flight_go_first() -> None:
     history = read_history([vanished([(0, 9)])], set())
     isolation = Isolation(range(20), history)
-    assert isolation.next_batch() == Batch((16, 17, 18, 19), Stage.OPEN)
-    isolation.went_down(Batch((16, 17, 18, 19), Stage.OPEN), {16, 17}, Down.DIED)
-    assert isolation.next_batch() == Batch((18, 19), Stage.OPEN)
-    assert Isolation(range(10), history).next_batch() == Batch((6, 7, 8, 9), Stage.OPEN)
+    assert isolation.next_batch() == Batch((16, 17, 18, 19), Stage.FIRST)
+    isolation.went_down(Batch((16, 17, 18, 19), Stage.FIRST), {16, 17}, Down.DIED)
+    assert isolation.next_batch() == Batch((18, 19), Stage.FIRST)
+    assert Isolation(range(10), history).next_batch() == Batch((6, 7, 8, 9), Stage.FIRST)
     assert len(Isolation(range(20), read_history([], set())).next_batch().rows) == 20  # type: ignore[union-attr]
 
 
@@ -125,7 +125,7 @@ def test_rows_in_flight_at_two_vanished_attempts_run_in_groups_after_all_others(
     while batch := isolation.next_batch():
         stages.append((batch.stage, len(batch.rows)))
         end_all(isolation, batch)
-    assert stages == [(Stage.OPEN, 4), (Stage.OPEN, 36), (Stage.GROUP, 16), (Stage.GROUP, 4)]
+    assert stages == [(Stage.FIRST, 4), (Stage.OPEN, 36), (Stage.GROUP, 16), (Stage.GROUP, 4)]
 
 
 @pytest.mark.protocol(10)

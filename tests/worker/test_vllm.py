@@ -151,7 +151,14 @@ def test_an_engine_killed_from_outside_is_replaced_and_convicts_nobody(
     victims[0].kill()
     assert worker.wait() == 0
     assert prepared.reasons() == {}
-    assert prepared.attempts()[0].counts.engine_restarts == 1
+    (record,) = prepared.attempts()
+    assert record.counts.engine_restarts == 1
+    # the dead engine's figures are in them too
+    metrics = record.metrics
+    assert metrics.prompt_tokens_computed
+    assert metrics.prompt_tokens_cached is not None
+    prompt_tokens = metrics.prompt_tokens_computed + metrics.prompt_tokens_cached
+    assert prompt_tokens >= record.counts.prompt_tokens
 
 
 @pytest.mark.protocol(13)

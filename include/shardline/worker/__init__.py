@@ -1,5 +1,4 @@
-"""The program that runs one shard: keeps an engine full, survives everything, and can prove it.
+"""The program that runs one attempt on one shard; it imports no Airflow.
 
-Read it in this order: `run` (an attempt from start to end), `feed` (the window), `commit` (the
-checkpoint), `isolation` (which document kills engines), `answers` (what one request's end is).
+Read: run (an attempt), drive (its engines), window and feed, commit, journal, ahead.
 """

@@ -1,18 +1,20 @@
-"""Work-ahead: slots that fall idle take rows from the far end of shards that nobody has started.
+"""Work-ahead: slots that fall idle take rows of shards that nobody has started.
 
-They are committed as segments of *that* shard; its own attempt will skip them. No lease is needed:
-two workers that meet in one shard lose some work, never a row. It stops feeding when own rows have
-ended: what is in flight then may finish while enough slots are at work, the rest is dropped and
-runs again. A shard that a vanished attempt worked ahead on is left alone: its rows may have killed.
+They are committed as segments of *those* shards, whose own attempts will skip them. No lease is
+needed: two workers that meet in one shard lose some work, never a row. Where it is known which rows
+take long, the longest of eight shards go first, so that they make no tail of their own; else rows
+come from the far end. When its own rows are committed a worker goes on for `work_ahead_s` at most,
+then drops what would keep most slots idle; that runs again. A shard that a vanished attempt worked
+ahead on is left alone: its rows may have killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from blake3 import blake3
 
@@ -21,7 +23,7 @@ from shardline.engines.base import Engine, EngineDied
 from shardline.errors import ShardlineError, StoreUnavailable
 from shardline.layout import sidecar_names
 from shardline.segments import Segments, done_shards
-from shardline.shard_file import Shard, fetch_shard
+from shardline.shard_file import Row, fetch_shard, in_far_order
 from shardline.worker.commit import Commits, EarlyEnds
 from shardline.worker.desk import Desk
 from shardline.worker.feed import Feed, Item, run_item
@@ -29,16 +31,8 @@ from shardline.worker.journal import Journal
 
 log = logging.getLogger(__name__)
 
-_TRIES = 32
+_TRIES, _OPEN, _TICK_S = 32, 8, 1.0
 _WORTH_WAITING = 0.5  # of the slots: below it, dropped rows cost less than idle slots
-
-
-@dataclass(frozen=True)
-class _Place:
-    shard: Shard
-    feed: Feed
-    commits: Commits
-    committing: asyncio.Task[None]
 
 
 class WorkAhead:
@@ -48,7 +42,9 @@ class WorkAhead:
         self._desk, self._journal, self._call = desk, journal, desk.patience.call
         self._avoid = {desk.attempt.shard, *avoid}
         self._names: deque[str] | None = None
-        self._places: list[_Place] = []
+        self._feed: Feed | None = None
+        self._commits: dict[str, Commits] = {}
+        self._committing: list[asyncio.Task[None]] = []
         self._lanes: list[asyncio.Task[None]] = []
         self._lock = asyncio.Lock()
         self._over, self._closed = asyncio.Event(), asyncio.Event()
@@ -58,31 +54,39 @@ class WorkAhead:
     def fill(self, engine: Engine, idle: int) -> None:
         """Have so many idle slots taken."""
         if not self._over.is_set():
-            new = range(idle - sum(not lane.done() for lane in self._lanes))
+            new = range(idle - len(self._alive()))
             self._lanes += [asyncio.create_task(self._lane(engine)) for _ in new]
 
-    async def finish(self, engine: Engine, *, is_stopping: bool) -> None:
-        """Own rows have ended: no new ones, and the last commits. Raises what a lane ended by."""
+    async def finish(self, engine: Engine, for_s: float) -> None:
+        """Go on for so long, then end and commit. Raises what a lane ended by."""
+        until, stop = time.monotonic() + for_s, self._desk.stop.draining
+        while for_s and self._alive() and time.monotonic() < until and not stop.is_set():
+            self.fill(engine, engine.max_num_seqs)
+            await asyncio.wait(self._alive(), timeout=_TICK_S)
         self._over.set()
-        while not is_stopping and self.running > _WORTH_WAITING * engine.max_num_seqs:
-            lanes = [lane for lane in self._lanes if not lane.done()]
+        worth = _WORTH_WAITING * engine.max_num_seqs if for_s else float("inf")
+        while self.running > worth and not stop.is_set():
             timeout_s = self._desk.settings.stall_s
-            ended, _ = await asyncio.wait(lanes, timeout=timeout_s, return_when="FIRST_COMPLETED")
-            is_stopping = not ended or self._desk.stop.draining.is_set()
+            lanes = self._alive()
+            if not (await asyncio.wait(lanes, timeout=timeout_s, return_when="FIRST_COMPLETED"))[0]:
+                break
         for lane in self._lanes:
             lane.cancel()
         ends = await asyncio.gather(*self._lanes, return_exceptions=True)
         self._closed.set()
-        for place in self._places:
-            await place.feed.close()
-            await place.committing
-            await place.commits.flush()
+        if self._feed:
+            await self._feed.close()
+        await asyncio.gather(*self._committing)
+        for commits in self._commits.values():
+            await commits.flush()
         for failed in (end for end in ends if isinstance(end, Exception)):
             raise failed
 
+    def _alive(self) -> list[asyncio.Task[None]]:
+        return [lane for lane in self._lanes if not lane.done()]
+
     async def _lane(self, engine: Engine) -> None:
-        while taken := await self._take(engine):
-            place, item = taken
+        while item := await self._take(engine):
             self.running += 1
             try:
                 end = await run_item(engine, item)
@@ -90,31 +94,37 @@ class WorkAhead:
                 return
             finally:
                 self.running -= 1
-            job, name = self._desk.plan.job_file, place.shard.name
-            place.commits.add(make_line(job, name, item.row, item.request, end), end)
+            name = item.row.shard.name
+            line = make_line(self._desk.plan.job_file, name, item.row.number, item.request, end)
+            self._commits[name].add(line, end)
 
-    async def _take(self, engine: Engine) -> tuple[_Place, Item] | None:
+    async def _take(self, engine: Engine) -> Item | None:
         async with self._lock:
             while not self._over.is_set():
-                if self._places and (item := await self._places[-1].feed.take()):
-                    return self._places[-1], item
-                await self._open_next(engine)
+                if self._feed and (item := await self._feed.take()):
+                    return item
+                await self._open_more(engine)
         return None
 
-    async def _open_next(self, engine: Engine) -> None:
+    async def _open_more(self, engine: Engine) -> None:
         if self._names is None:
             self._names = deque(await self._call(self._candidates))
-        if not self._names:
+        rows: list[Row] = []
+        opened = 0
+        while self._names and opened < _OPEN:
+            name = self._names.popleft()
+            try:
+                if not await self._call(self._is_started, name):
+                    rows += await self._open(name)
+                    opened += 1
+            except StoreUnavailable:
+                raise
+            except ShardlineError as error:  # for its own attempt to report
+                log.warning("shard %s: no work ahead: %s", name, error)
+        if not rows and not self._names:
             self._over.set()
-            return
-        name = self._names.popleft()
-        try:
-            if not await self._call(self._is_started, name):
-                await self._open(name, engine)
-        except StoreUnavailable:
-            raise
-        except ShardlineError as error:  # for its own attempt to report
-            log.warning("shard %s: no work ahead: %s", name, error)
+        rows, slots = in_far_order(rows), engine.max_num_seqs
+        self._feed = Feed(rows, engine, slots, self._still_free, self._has_room)
 
     def _candidates(self) -> list[str]:
         """Those that come last, in an order that differs from worker to worker."""
@@ -127,26 +137,26 @@ class WorkAhead:
         store, layout = self._desk.store, self._desk.layout
         return store.exists(layout.results(name)) or any(store.list(layout.attempts(name)))
 
-    async def _open(self, name: str, engine: Engine) -> None:
+    async def _open(self, name: str) -> list[Row]:
         desk = self._desk
         folder = desk.folder / name
         folder.mkdir()
         shard = await self._call(fetch_shard, desk.store, desk.layout, name, folder)
         segments = Segments(desk.store, desk.layout, name, folder)
         await self._call(segments.refresh)
-        rows = [r for r in reversed(shard.in_order()) if shard.ids[r] not in segments.lines]
         commits = Commits(desk, name, EarlyEnds(0), lambda _: self._journal.save())
-
-        async def reserve(_: Sequence[int]) -> None:
-            if await self._call(self._is_started, name):
-                feed.is_closed = True
-
-        def is_open() -> bool:
-            return desk.patience.is_up and commits.has_room
-
-        feed = Feed(shard, rows, engine, engine.max_num_seqs, reserve, is_open)
+        self._commits[name] = commits
+        self._committing.append(asyncio.create_task(commits.keep_committing(self._closed)))
         desk.attempt.ahead.append(name)
         await self._journal.save()
-        committing = asyncio.create_task(commits.keep_committing(self._closed))
-        self._places.append(_Place(shard, feed, commits, committing))
+        rows = [Row(shard, n) for n in shard.in_order() if shard.ids[n] not in segments.lines]
         log.info("shard %s: working ahead on %s, %d rows", desk.attempt.shard, name, len(rows))
+        return rows
+
+    def _has_room(self) -> bool:
+        return self._desk.patience.is_up and all(c.has_room for c in self._commits.values())
+
+    async def _still_free(self, rows: Sequence[Row]) -> list[Row]:
+        names = {row.shard.name for row in rows}
+        started = {name for name in names if await self._call(self._is_started, name)}
+        return [row for row in rows if row.shard.name not in started]

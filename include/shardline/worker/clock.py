@@ -8,7 +8,7 @@ from typing import Literal
 
 from shardline.rows import Seconds
 
-Label = Literal["start", "useful", "tail", "stall", "restart", "drain"]
+Label = Literal["start", "useful", "tail", "stall", "restart", "drain", "ahead"]
 
 
 class Clock:

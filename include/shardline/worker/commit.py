@@ -112,9 +112,9 @@ class Commits:
                 await asyncio.wait_for(until.wait(), min(_TICK_S, settings.segment_s))
 
     async def flush(self) -> None:
-        """Commit what has ended, unless it is not yet clear whether the first ends are to be kept.
+        """Commit what has ended, once it is clear that the first ends are to be kept.
 
-        Raises StoreUnavailable when the store's patience is over.
+        Raises StoreUnavailable when our patience is over.
         """
         async with self._lock:
             if not self._segment.lines or self._early.is_open:

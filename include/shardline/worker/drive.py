@@ -12,7 +12,7 @@ from shardline.engines import engine_maker, known_good
 from shardline.engines.answers import make_line
 from shardline.engines.base import Answer, Engine, EngineDied, EngineWontStart, RequestRefused
 from shardline.isolation import Batch, Down, Isolation, Stage
-from shardline.shard_file import Shard
+from shardline.shard_file import Row, Shard
 from shardline.worker.ahead import WorkAhead
 from shardline.worker.commit import Commits
 from shardline.worker.desk import Desk
@@ -41,7 +41,7 @@ class Driver:
         self._desk, self._shard, self._isolation = desk, shard, isolation
         self._journal, self._commits, self._ahead = journal, commits, ahead
         self._make_engine = engine_maker(desk.plan)
-        self._engine: Engine = self._make_engine()
+        self.engine: Engine = self._make_engine()
         self._good, self._good_tokens = known_good(desk.plan.job_file), float("inf")
         self._fruitless = 0
         self._running_s = self._watched_s = 0.0
@@ -68,18 +68,15 @@ class Driver:
 
     def take_metrics(self) -> None:
         """Bring the record's metrics up to date."""
-        old, metrics = self._desk.attempt.metrics, self._engine.metrics()
+        old, metrics = self._desk.attempt.metrics, self.engine.metrics()
         metrics.peak_rss_mb, metrics.mean_running = old.peak_rss_mb, old.mean_running
         if self._watched_s:
             metrics.mean_running = round(self._running_s / self._watched_s, 2)
         self._desk.attempt.metrics = metrics
 
-    async def close(self) -> None:
-        await self._engine.stop()
-
     async def _start(self) -> bool:
         """Bring the engine up; False when we were told to stop first."""
-        starting = asyncio.ensure_future(self._engine.start())
+        starting = asyncio.ensure_future(self.engine.start())
         told = asyncio.ensure_future(self._desk.stop.draining.wait())
         limit_s = self._desk.settings.engine_start_s
         await asyncio.wait({starting, told}, timeout=limit_s, return_when="FIRST_COMPLETED")
@@ -96,18 +93,19 @@ class Driver:
         return False
 
     async def _feed(self, batch: Batch) -> EngineDown | None:
-        desk, engine, is_open = self._desk, self._engine, batch.stage is Stage.OPEN
+        desk, engine, is_open = self._desk, self.engine, batch.stage in (Stage.FIRST, Stage.OPEN)
         lanes = engine.max_num_seqs * desk.settings.window_factor
-        reserve = self._journal.reserve if is_open else None
-        if not is_open:
-            await self._journal.set_apart(batch.rows)
-        feed = Feed(self._shard, batch.rows, engine, lanes, reserve, self._may_feed)
-        # only once, and never beside suspects
-        ahead, self._ahead = self._ahead if is_open else None, None
+        reserve = self._journal.reserve if is_open else self._journal.set_apart
+        rows = [Row(self._shard, number) for number in batch.rows]
+        stretch = lanes if is_open else len(rows)  # a group is recorded whole, before it is fed
+        feed = Feed(rows, engine, stretch, reserve, self._may_feed)
+        ahead = self._ahead if batch.stage is Stage.OPEN else None
         window = Window(desk, engine, self._row_ended, ahead)
         down = await window.run(feed, min(lanes, len(batch.rows)))
         self._running_s += window.running_s
         self._watched_s += window.watched_s
+        if ahead and self._isolation.next_batch():  # never beside suspects
+            await ahead.finish(engine, for_s=0)
         return down
 
     def _may_feed(self) -> bool:
@@ -115,14 +113,14 @@ class Driver:
 
     def _row_ended(self, item: Item, end: End) -> None:
         self._keep(item, end)
-        self._isolation.ended(item.row)
+        self._isolation.ended(item.row.number)
         self._fruitless = 0
         if isinstance(end, Answer) and end.completion_tokens < self._good_tokens:
             self._good, self._good_tokens = item.request, end.completion_tokens
 
     def _keep(self, item: Item, end: End) -> None:
         job = self._desk.plan.job_file
-        self._commits.add(make_line(job, self._shard.name, item.row, item.request, end), end)
+        self._commits.add(make_line(job, self._shard.name, item.row.number, item.request, end), end)
 
     async def _went_down(self, batch: Batch, down: EngineDown) -> None:
         text, how = "shard %s: engine %s with %d rows in it (%s)", down.how.name.lower()
@@ -134,9 +132,9 @@ class Driver:
         self._fruitless += 1
         if self._fruitless > _FRUITLESS_RESTARTS:
             raise EngineWontStart(f"{_FRUITLESS_RESTARTS} restarts without one finished row")
-        await self._engine.stop()
+        await self.engine.stop()
         self._desk.attempt.counts.engine_restarts += 1
-        self._engine = self._make_engine()
+        self.engine = self._make_engine()
         if await self._start():
             await self._probe()
 
@@ -144,10 +142,10 @@ class Driver:
         """A known-good request must pass before anybody is convicted (PROTOCOL 10)."""
         try:
             async with asyncio.timeout(self._desk.settings.stall_s):
-                (prepared,) = await asyncio.to_thread(self._engine.prepare, [self._good])
+                (prepared,) = await asyncio.to_thread(self.engine.prepare, [self._good])
                 if isinstance(prepared, RequestRefused):
                     raise prepared
-                await self._engine.generate("known-good", prepared)
+                await self.engine.generate("known-good", prepared)
         except (EngineDied, RequestRefused, TimeoutError) as error:
             kind = type(error).__name__
             raise EngineWontStart(f"it cannot do a known-good request ({kind})") from error
@@ -169,4 +167,4 @@ class Driver:
 
     def _convict(self, row: int, how: Down) -> None:
         refused = RequestRefused(how.value, how.value.sentence)
-        self._keep(Item(row, self._shard.request(row), refused), refused)
+        self._keep(Item(Row(self._shard, row), self._shard.request(row), refused), refused)

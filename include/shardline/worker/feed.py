@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from shardline.engines.base import Answer, Engine, EngineDied, RequestRefused
 from shardline.reasons import DeadLetterReason
 from shardline.rows import Request
-from shardline.shard_file import Shard
+from shardline.shard_file import Row
 
 log = logging.getLogger(__name__)
 
@@ -23,25 +23,24 @@ End = Answer | RequestRefused
 class Item(NamedTuple):
     """A row of a shard, its request, and what the engine made of it (RequestRefused: nothing)."""
 
-    row: int
+    row: Row
     request: Request
     prepared: Any
 
 
 class Feed:
-    """Rows in order. `reserve` is told of a stretch before the engine can see it (PROTOCOL 9);
-    there is none where the rows stand in the record already."""
+    """Rows in order. `reserve` is told of a stretch before the engine can see it (PROTOCOL 9), and
+    says which of its rows are still to be fed."""
 
     def __init__(
         self,
-        shard: Shard,
-        rows: Sequence[int],
+        rows: Sequence[Row],
         engine: Engine,
         stretch: int,
-        reserve: Callable[[Sequence[int]], Awaitable[None]] | None,
+        reserve: Callable[[list[Row]], Awaitable[list[Row]]],
         is_open: Callable[[], bool],
     ) -> None:
-        self._shard, self._rows, self._engine, self._stretch = shard, deque(rows), engine, stretch
+        self._rows, self._engine, self._stretch = deque(rows), engine, stretch
         self._reserve, self._is_open = reserve, is_open
         self._ready: deque[Item] = deque()
         self._next: asyncio.Task[list[Item]] | None = None
@@ -58,7 +57,7 @@ class Feed:
             while not (self.is_closed or self._is_open()):  # noqa: ASYNC110
                 # only the lane that holds the lock polls
                 await asyncio.sleep(_CLOSED_S)
-            if not (self._ready or self.is_closed) and (next_one := self._next or self._begin()):
+            while not (self._ready or self.is_closed) and (next_one := self._next or self._begin()):
                 # a lane that is cancelled here must not cancel the write: a torn-off thread could
                 # land an old record on top of the attempt's last one
                 self._next = next_one
@@ -70,13 +69,11 @@ class Feed:
         rows = [self._rows.popleft() for _ in range(min(self._stretch, len(self._rows)))]
         return asyncio.create_task(self._make(rows)) if rows else None
 
-    async def _make(self, rows: list[int]) -> list[Item]:
-        if self._reserve:
-            await self._reserve(rows)
-        return await asyncio.to_thread(self._prepare, rows)
+    async def _make(self, rows: list[Row]) -> list[Item]:
+        return await asyncio.to_thread(self._prepare, await self._reserve(rows))
 
-    def _prepare(self, rows: list[int]) -> list[Item]:
-        requests = [self._shard.request(row) for row in rows]
+    def _prepare(self, rows: list[Row]) -> list[Item]:
+        requests = [row.request for row in rows]
         return list(map(Item, rows, requests, self._engine.prepare(requests)))
 
     async def close(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 import msgspec
 
@@ -18,6 +17,7 @@ from shardline.isolation import as_ranges
 from shardline.processes import rss_mb
 from shardline.reasons import ExitCode
 from shardline.rows import Progress
+from shardline.shard_file import Row
 from shardline.worker.commit import Segment
 from shardline.worker.desk import Desk
 
@@ -39,16 +39,18 @@ class Journal:
             store, layout = self._desk.store, self._desk.layout
             await self._desk.patience.call(write_attempt, store, layout, self._attempt)
 
-    async def reserve(self, rows: Sequence[int]) -> None:
+    async def reserve(self, rows: list[Row]) -> list[Row]:
         """Write down that these rows are about to be fed."""
-        self._fed.update(rows)
+        self._fed.update(row.number for row in rows)
         self._attempt.fed = as_ranges(self._fed)
         await self.save()
+        return rows
 
-    async def set_apart(self, rows: Sequence[int]) -> None:
+    async def set_apart(self, rows: list[Row]) -> list[Row]:
         """Write down a group that is about to be fed alone."""
-        self._attempt.suspects.append(list(rows))
+        self._attempt.suspects.append([row.number for row in rows])
         await self.save()
+        return rows
 
     async def end(self, code: ExitCode, message: str) -> None:
         """The last word."""

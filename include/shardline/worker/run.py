@@ -90,6 +90,7 @@ class _Run:
         self._desk.clock.switch("drain" if self._desk.stop.draining.is_set() else "tail")
         if self._driver:
             self._driver.take_metrics()
+            self._closing = asyncio.create_task(self._driver.engine.stop())
         await self._journal.end(code, message)
 
     async def run(self) -> None:
@@ -109,6 +110,9 @@ class _Run:
                 raise errors.ShardInterrupted("told to stop before every row had an end")
         put = await call(commit_results, desk.store, desk.layout, name)
         log.info("shard %s: %d results committed (%s)", name, len(shard), put.value)
+        if ahead and self._driver:
+            desk.clock.switch("ahead")
+            await ahead.finish(self._driver.engine, desk.settings.work_ahead_s)
 
     async def _resume(self, shard: Shard) -> tuple[Isolation, WorkAhead | None]:
         """Read what earlier attempts left: committed rows, and who was in flight when."""
@@ -127,7 +131,7 @@ class _Run:
         log.info(text, shard.name, self._attempt.attempt, len(done), len(shard), suspects)
         rows = [row for row in shard.in_order() if row not in done]
         ahead = None
-        if desk.settings.work_ahead and not suspects:
+        if desk.settings.work_ahead_s and not suspects:
             avoid = {name for a in others if a.end is None for name in a.ahead}
             ahead = WorkAhead(desk, self._journal, avoid)
         return Isolation(rows, history, desk.settings.group_size), ahead
@@ -142,7 +146,6 @@ class _Run:
         if not driving.done():
             driving.cancel()
         ends = await asyncio.gather(committing, driving, return_exceptions=True)
-        self._closing = asyncio.create_task(driver.close())
         for failed in (end for end in ends if isinstance(end, Exception)):
             raise failed
         if self._desk.stop.is_cancelled:

@@ -1,7 +1,4 @@
-"""What signals and cancel markers ask of a worker.
-
-A signal handler only sets a flag; whoever feeds looks at the flags.
-"""
+"""What signals and cancel markers ask of a worker: flags, which whoever feeds looks at."""
 
 from __future__ import annotations
 

@@ -65,9 +65,8 @@ class Window:
                 task.cancel()
             ends = await asyncio.gather(*tasks, return_exceptions=True)
             await feed.close()
-            if self._ahead:
-                is_over = not any(ends) and not self._down and not self._stop.draining.is_set()
-                await self._ahead.finish(self._engine, is_stopping=not is_over)
+            if self._ahead and (any(ends) or self._down or self._stop.draining.is_set()):
+                await self._ahead.finish(self._engine, for_s=0)
         for failed in (end for end in ends if isinstance(end, Exception)):
             raise failed
         return self._down
@@ -122,12 +121,12 @@ class Window:
 
     async def _lane(self, feed: Feed) -> None:
         while not self._down and (item := await feed.take()) is not None and not self._down:
-            self._in_flight.add(item.row)
+            self._in_flight.add(item.row.number)
             try:
                 end = await run_item(self._engine, item)
             except EngineDied:
                 self._down = self._down or EngineDown(Down.DIED, frozenset(self._in_flight))
                 return
-            self._in_flight.discard(item.row)
+            self._in_flight.discard(item.row.number)
             self._stall.restart(time.monotonic())
             self._on_end(item, end)
