@@ -14,7 +14,7 @@ REQUIREMENTS := include/requirements
 LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status check test faults bench-worker fmt lock samples clean
+.PHONY: help setup demo up down status check test faults bench-worker fmt lock samples clean cluster-up cluster-down test-cluster
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,11 +46,21 @@ check: setup  ## format, lint, types, contracts, quick tests
 	@echo "== contracts between the rooms"
 	$(BIN)/lint-imports
 	@echo "== quick tests"
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow and not cluster"
 
 test: check  ## check, then the long tests: a real Airflow, S3 server and engine
 	@echo "== long tests"
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m "slow and not cluster"
+
+cluster-up: setup  ## a real Kubernetes on this machine, for tests (Linux, root, Go 1.26; about 8 minutes once, then 10 seconds)
+	@tests/cluster/setup.sh
+	@tests/cluster/up.sh
+
+cluster-down:  ## end it
+	@tests/cluster/down.sh
+
+test-cluster: setup  ## the tests that need a Kubernetes, on one that is started for them
+	@tests/cluster/test.sh
 
 N ?= 60
 SEED ?= 1
@@ -74,5 +84,6 @@ lock: setup  ## compile the locks again
 
 clean:  ## stop Airflow; remove .venv, caches and all that jobs have written (var/)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m deploy.embedded remove; fi
+	tests/cluster/down.sh
 	rm -rf .venv var .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

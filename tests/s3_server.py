@@ -24,20 +24,27 @@ KEY, SECRET = "test", "testtest"
 
 @contextmanager
 def s3_server(
-    port: int = 0, folder: Path | None = None, start_timeout_s: float = 60
+    port: int = 0,
+    folder: Path | None = None,
+    start_timeout_s: float = 60,
+    host: str = "127.0.0.1",
 ) -> Iterator[dict[str, str]]:
-    """Run a server; yield the environment that points clients at it. `folder` outlives it."""
-    port = port or free_port()
+    """Run a server; yield the environment that points clients at it. `folder` outlives it.
+
+    `host` is the one address of this machine where it listens: pods do not reach the default.
+    """
+    port = port or free_port(host)
     own = Path(tempfile.mkdtemp(prefix="s3-"))
     folder = folder or own
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "s3.json").write_text(json.dumps(_identities()))
-    flags = [f"-{name}={value}" for name, value in _flags(folder, port).items()]
+    flags = [f"-{name}={value}" for name, value in _flags(folder, host, port).items()]
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen([_weed(), "server", "-s3", *flags], stdout=log, stderr=log)
     try:
-        _wait(server, port, folder / "server.log", time.monotonic() + start_timeout_s)
-        yield _client_environment(port)
+        deadline = time.monotonic() + start_timeout_s
+        _wait(server, host, port, folder / "server.log", deadline)
+        yield _client_environment(host, port)
     finally:
         server.terminate()
         try:
@@ -48,16 +55,16 @@ def s3_server(
         shutil.rmtree(own, ignore_errors=True)
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
+        s.bind((host, 0))
         return int(s.getsockname()[1])
 
 
-def answers(port: int) -> bool:
+def answers(port: int, host: str = "127.0.0.1") -> bool:
     """True once the gateway speaks: 403 without keys. The port alone opens before it is ready."""
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=2).close()
+        urllib.request.urlopen(f"http://{host}:{port}/", timeout=2).close()
     except urllib.error.HTTPError as error:
         error.close()
         return error.code == 403
@@ -72,13 +79,13 @@ def _identities() -> dict[str, object]:
     return {"identities": [{"name": "test", "credentials": credentials, "actions": actions}]}
 
 
-def _flags(folder: Path, port: int) -> dict[str, object]:
+def _flags(folder: Path, host: str, port: int) -> dict[str, object]:
     flags: dict[str, object] = {
         "dir": folder,
-        "ip": "127.0.0.1",
-        "ip.bind": "127.0.0.1",
+        "ip": host,
+        "ip.bind": host,
         "s3.port": port,
-        "s3.port.grpc": free_port(),
+        "s3.port.grpc": free_port(host),
         "s3.port.lance": 0,  # else two servers at once fight for the ports of its catalogs
         "s3.port.iceberg": 0,
         "s3.config": folder / "s3.json",
@@ -87,7 +94,7 @@ def _flags(folder: Path, port: int) -> dict[str, object]:
     }
     # A gRPC port defaults to its port + 10,000, which may not exist: name every port.
     for part in ("master", "volume", "filer"):
-        flags |= {f"{part}.port": free_port(), f"{part}.port.grpc": free_port()}
+        flags |= {f"{part}.port": free_port(host), f"{part}.port.grpc": free_port(host)}
     return flags
 
 
@@ -95,16 +102,18 @@ def _weed() -> str:
     return shutil.which("weed") or str(Path(sys.executable).with_name("weed"))
 
 
-def _wait(server: subprocess.Popen[bytes], port: int, log: Path, deadline: float) -> None:
-    while not answers(port):
+def _wait(
+    server: subprocess.Popen[bytes], host: str, port: int, log: Path, deadline: float
+) -> None:
+    while not answers(port, host):
         if server.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the S3 server did not start: {log.read_text()[-2_000:]}")
         time.sleep(0.1)
 
 
-def _client_environment(port: int) -> dict[str, str]:
+def _client_environment(host: str, port: int) -> dict[str, str]:
     return {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_REGION": "us-east-1",

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from shardline.errors import ModelNotFound, NotYet
+from shardline.errors import ModelNotFound
 from shardline.job import EngineBlock
-from shardline.models import hash_folder, pin_model
+from shardline.models import check_model, hash_folder, pin_model
 
 
 @pytest.fixture
@@ -46,9 +46,11 @@ def test_the_stub_has_no_model() -> None:
     assert pin_model(EngineBlock(model="anything", engine="stub")) == "stub"
 
 
-def test_a_folder_on_s3_is_not_yet_possible() -> None:
-    with pytest.raises(NotYet, match="copy it to disk"):
-        pin_model(EngineBlock(model="s3://bucket/model"))
+def test_a_model_is_looked_for_without_reading_it(folder: Path, tmp_path: Path) -> None:
+    check_model(EngineBlock(model=str(folder)))
+    check_model(EngineBlock(model="anything", engine="stub"))
+    with pytest.raises(ModelNotFound, match="no model folder there"):
+        check_model(EngineBlock(model=str(tmp_path)))
 
 
 def test_a_name_that_no_hub_has_is_not_found() -> None:

@@ -76,6 +76,24 @@ class Corpus(_Block):
     """Work on a sample; published as NAME__sample."""
     dedupe: Literal["exact", "none"] = "exact"
     """exact: equal requests run once. none: every document runs."""
+    wait_for: str | None = None
+    """An object that says the corpus is complete, e.g. its `_SUCCESS`; `{{ partition }}` is filled
+    in. A scheduled job waits for it; any other start is refused while it is not there."""
+    wait_hours: Annotated[float, Field(gt=0, le=720)] = 12
+    """How long a scheduled job waits for it."""
+
+    @field_validator("wait_for")
+    @classmethod
+    def _one_object(cls, wait_for: str | None) -> str | None:
+        if wait_for is None:
+            return None
+        is_local = wait_for.startswith(("/", "file:///"))
+        name = _PARTITION.sub("", wait_for)
+        if not (is_local or re.match(r"s3://[^/]+/.", name)) or name.endswith("/"):
+            raise ValueError("expected one object: s3://bucket/key, or file:///path")
+        if set(name) & set("*?[]{}"):
+            raise ValueError("expected one object: no glob, and no placeholder but {{ partition }}")
+        return wait_for
 
     @field_validator("carry")
     @classmethod
@@ -318,6 +336,10 @@ class JobFile(_Block):
             raise ValueError(
                 "corpus.uri: expected {{ partition }} in it, since the job has a schedule"
             )
+        if self.corpus.wait_for and self.schedule and not _PARTITION.search(self.corpus.wait_for):
+            raise ValueError(
+                "corpus.wait_for: expected {{ partition }} in it, since the job has a schedule"
+            )
         return self
 
     @model_serializer(mode="wrap")
@@ -366,12 +388,25 @@ class JobFile(_Block):
         Raises:
             JobFileError: the corpus is partitioned and no partition was given.
         """
-        if not _PARTITION.search(self.corpus.uri):
-            return self.corpus.uri
+        return self._filled("corpus.uri", self.corpus.uri, partition)
+
+    def wait_uri(self, partition: str | None) -> str | None:
+        """The object that says that one partition is complete, where the job names any.
+
+        Raises:
+            JobFileError: it is partitioned and no partition was given.
+        """
+        if self.corpus.wait_for is None:
+            return None
+        return self._filled("corpus.wait_for", self.corpus.wait_for, partition)
+
+    def _filled(self, field: str, uri: str, partition: str | None) -> str:
+        if not _PARTITION.search(uri):
+            return uri
         if not partition:
             problem = "{{ partition }} needs a partition: give one, e.g. 2026-11-28"
-            raise JobFileError(self.name, [FieldProblem("corpus.uri", problem)])
-        return _PARTITION.sub(lambda _: partition, self.corpus.uri)
+            raise JobFileError(self.name, [FieldProblem(field, problem)])
+        return _PARTITION.sub(lambda _: partition, uri)
 
 
 PUBLISHED_COLUMNS = (
@@ -511,15 +546,12 @@ def _why(error: OSError | UnicodeDecodeError) -> str:
 
 
 def _absolute(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the corpus path, and model folders that begin with a dot, absolute."""
-    corpus = job.get("corpus")
-    if (
-        isinstance(corpus, dict)
-        and isinstance(corpus.get("uri"), str)
-        and corpus["uri"]
-        and "://" not in corpus["uri"]
-    ):
-        job = job | {"corpus": corpus | {"uri": str(_join(folder, corpus["uri"]))}}
+    """Make the paths of the corpus, and model folders that begin with a dot, absolute."""
+    for field in ("uri", "wait_for"):
+        corpus = job.get("corpus")
+        path = corpus.get(field) if isinstance(corpus, dict) else None
+        if isinstance(corpus, dict) and isinstance(path, str) and path and "://" not in path:
+            job = job | {"corpus": corpus | {field: str(_join(folder, path))}}
     for runner in ("local", "gpu"):
         block = job.get(runner)
         model = block.get("model") if isinstance(block, dict) else None

@@ -76,6 +76,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Ranges [first, last) of buckets: one cut task each, at most 1,000."""
     version: str
     replay: Replay | None = None
+    worker_image: str | None = None
+    """What the pods of a job on GPUs run; the newest start's."""
 
     @property
     def job_file(self) -> JobFile:
@@ -105,13 +107,14 @@ def make_job_id(
 ) -> str:
     """`{name}-{partition or "all"}-{8 hex}` (PROTOCOL 1).
 
-    Not hashed: shares and budgets, owner, schedule, engine_args, report. `max_text_bytes` is: it
-    decides which rows are documents.
+    Not hashed: shares and budgets, owner, schedule, engine_args, report, what is waited for.
+    `max_text_bytes` is: it decides which rows are documents.
     """
+    corpus = job.corpus.model_dump(mode="json", exclude={"wait_for", "wait_hours"})
     hashed = {
         "kind": job.kind,
         "partition": partition,  # the slug below may be the same for two of them
-        "corpus": job.corpus.model_dump(mode="json") | {"uri": job.corpus_uri(partition)},
+        "corpus": corpus | {"uri": job.corpus_uri(partition)},
         "max_text_bytes": job.limits.max_text_bytes,
         job.form.asks: job.model_dump(mode="json")[job.form.asks],
         "parameters": job.parameters,
@@ -141,14 +144,14 @@ def read_plan(store: Store, job_id: str) -> Plan:
     return plan if settings is None else _with_settings(plan, orjson.loads(settings))
 
 
-def keep_settings(store: Store, plan: Plan, job: JobFile) -> Plan:
-    """Let a later start of the same job bring another limit, owner, report or engine argument.
+def keep_settings(store: Store, plan: Plan, job: JobFile, worker_image: str | None = None) -> Plan:
+    """Let a later start of the same job bring another limit, owner, report, image or engine argument.
 
     The plan is put once, and these fields are not in its id: without this, a mistyped engine
     argument or a limit that was too tight would stay for ever. The last start wins.
     """
-    given = _settings_of(job.model_dump(mode="json"))
-    if given == _settings_of(plan.job):
+    given = _settings_of(job.model_dump(mode="json"), worker_image)
+    if given == _settings_of(plan.job, plan.worker_image):
         return plan
     store.write(plan.layout.settings, orjson.dumps(given, option=orjson.OPT_INDENT_2))
     return _with_settings(plan, given)
@@ -158,10 +161,11 @@ _UNHASHED = ("owner", "limits", "schedule", "report")
 _BLOCKS = ("local", "gpu")
 
 
-def _settings_of(job: dict[str, Any]) -> dict[str, Any]:
+def _settings_of(job: dict[str, Any], worker_image: str | None) -> dict[str, Any]:
     """The fields that `make_job_id` leaves out (limits.max_text_bytes is equal anyway)."""
     arguments = {block: job[block]["engine_args"] for block in _BLOCKS if job.get(block)}
-    return {name: job.get(name) for name in _UNHASHED} | {"engine_args": arguments}
+    found = {name: job.get(name) for name in _UNHASHED}
+    return found | {"engine_args": arguments, "worker_image": worker_image}
 
 
 def _with_settings(plan: Plan, settings: dict[str, Any]) -> Plan:
@@ -169,7 +173,8 @@ def _with_settings(plan: Plan, settings: dict[str, Any]) -> Plan:
     for block, arguments in settings["engine_args"].items():
         if job.get(block):
             job[block] = job[block] | {"engine_args": arguments}
-    return msgspec.structs.replace(plan, job=job)
+    image = settings.get("worker_image", plan.worker_image)
+    return msgspec.structs.replace(plan, job=job, worker_image=image)
 
 
 def encode_plan(plan: Plan) -> bytes:

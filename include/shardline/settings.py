@@ -36,6 +36,20 @@ class Settings(BaseSettings):
         ge=1,
         description="Days that shards and ledgers are kept after publishing; replay needs them.",
     )
+    worker_image: str | None = Field(
+        default=None,
+        description="The image of the worker's pods, best with its digest: name:tag@sha256:…",
+    )
+    aws_conn_id: str | None = Field(
+        default=None,
+        description="The Airflow connection with the keys of s3://. Empty: AWS_* of the environment, "
+        "or the machine's own role. Pods use their own identity.",
+    )
+
+    @field_validator("worker_image", "aws_conn_id", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        return value or None
 
     @field_validator("corpus_prefixes", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,7 +32,9 @@ from shardline.errors import (
 )
 
 if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+    from obstore.store import ObjectStore, S3Credential
+
+    S3Keys = Callable[[], S3Credential]
 
 _RETRY: dict[str, Any] = {
     "max_retries": 5,
@@ -53,6 +55,7 @@ _REFUSED = (
     NotADirectoryError,
     IsADirectoryError,
 )
+_NO_BUCKET = "<Code>NoSuchBucket</Code>"  # S3's own code: the library has no class for it
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ class Store:
 
     def list(self, prefix: str, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Objects below a prefix that ends at a slash (or is empty), sorted by name."""
-        with _translated(prefix):
+        with _translated(prefix or self.uri):
             yield from sorted(self._do_list(prefix.rstrip("/"), start_after), key=lambda o: o.path)
 
     def folders(self, prefix: str) -> tuple[str, ...]:
@@ -218,14 +221,43 @@ class Store:
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """What delta-rs needs beside the URI: create-only commits on S3."""
-        return {"aws_conditional_put": "etag"} if self.uri.startswith("s3://") else {}
+        """What delta-rs needs beside the URI: create-only commits on S3, and keys that are renewed."""
+        if not self.uri.startswith("s3://"):
+            return {}
+        options = {"aws_conditional_put": "etag"} | (_delta_keys(_s3_keys()) if _s3_keys else {})
+        return options | ({"aws_allow_http": "true"} if _is_plain_http() else {})
+
+
+_s3_keys: S3Keys | None = None
+
+
+def use_s3_keys(keys: S3Keys | None) -> None:
+    """Let the stores of this process that are opened from now on ask `keys` for their credentials.
+
+    For keys that are renewed while a process runs; without it, the environment has them (AWS_*).
+    """
+    global _s3_keys
+    _s3_keys = keys
+
+
+def _is_plain_http() -> bool:
+    return os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+
+
+def _delta_keys(keys: S3Credential) -> dict[str, str]:
+    found = {
+        "aws_access_key_id": keys["access_key_id"],
+        "aws_secret_access_key": keys["secret_access_key"],
+        "aws_session_token": keys.get("token"),
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def open_store(uri: str) -> Store:
     """Open `file:///folder`, `/folder`, `s3://bucket/prefix` or `memory://`.
 
-    Credentials, region and endpoint of S3 come from the environment (AWS_*).
+    Credentials, region and endpoint of S3 come from the environment (AWS_*), or from the machine's or
+    pod's own identity; see also use_s3_keys.
 
     Raises:
         StoreRefused: the URI names no store we know, or a folder that cannot be made.
@@ -237,12 +269,13 @@ def open_store(uri: str) -> Store:
         store = S3Store(
             parts.netloc,
             prefix=parts.path.strip("/") or None,
+            credential_provider=_s3_keys,
             retry_config=_RETRY,  # type: ignore[arg-type]
             client_options={
                 "connect_timeout": timedelta(seconds=5),
                 "timeout": timedelta(seconds=120),
                 # given options hide AWS_ALLOW_HTTP: an endpoint that says http:// means it
-                "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"),
+                "allow_http": _is_plain_http(),
             },
         )
         return Store(uri, store)
@@ -328,6 +361,8 @@ def _translated(path: str) -> Iterator[None]:
     except _REFUSED as error:
         raise StoreRefused(f"{path}: {first_line(error)}") from error
     except obstore_errors.BaseError as error:
+        if _NO_BUCKET in str(error):
+            raise StoreRefused(f"{path}: there is no such bucket") from error
         raise StoreUnavailable(f"{path}: {first_line(error)}") from error
     except OSError as error:  # disk full, I/O error, stale handle, reset connection
         raise StoreUnavailable(f"{path}: {first_line(error)}") from error

@@ -16,6 +16,8 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, task
 
+from shardline.job import JobFile
+from shardline.settings import Settings
 from shardline_airflow.retries import TypedRetryPolicy
 
 RETRIES: dict[str, Any] = {
@@ -33,6 +35,8 @@ class JobSpec:
     """A file of the jobs folder. None: the run's params say (form.form)."""
     outlet: Asset | AssetAlias | None = None
     """Gets an event with partition, rows and version. An alias cannot carry the partition key."""
+    waiting_job: JobFile | None = None
+    """A job whose `corpus.wait_for`, if it has one, is waited for first."""
 
 
 def job_tasks(spec: JobSpec) -> Any:
@@ -80,7 +84,7 @@ def job_tasks(spec: JobSpec) -> Any:
         cut_shards.partial(job_id=job_id).expand(bucket_set=bucket_sets),
         write_manifest(job_id),
     ]
-    return _run_and_publish(job_id, steps, spec.outlet)
+    return _run_and_publish(job_id, steps, spec.outlet, _arrival(spec.waiting_job))
 
 
 def replay_tasks(outlet: Asset | AssetAlias | None = None) -> Any:
@@ -103,8 +107,13 @@ def replay_tasks(outlet: Asset | AssetAlias | None = None) -> Any:
     return _run_and_publish(opened["job_id"], [opened, cut_replay(opened["job_id"])], outlet)
 
 
-def _run_and_publish(job_id: Any, steps: list[Any], outlet: Asset | AssetAlias | None) -> Any:
-    """Add the tasks from the first wave to the outcome behind `steps`, the first of which plans."""
+def _run_and_publish(
+    job_id: Any, steps: list[Any], outlet: Asset | AssetAlias | None, arrival: Any = None
+) -> Any:
+    """Add the tasks from the first wave to the outcome behind `steps`, the first of which plans.
+
+    `arrival`, if there is one, is waited for before.
+    """
     outlets = [outlet] if outlet is not None else []
 
     @task(**RETRIES)
@@ -165,10 +174,22 @@ def _run_and_publish(job_id: Any, steps: list[Any], outlet: Asset | AssetAlias |
         report_job(job_id),
     ]
     watched = [step.operator.task_id for step in steps]
+    if arrival is not None:
+        arrival >> steps[0]
+        watched.append(arrival.task_id)
     outcome = check_outcome(watched[0], watched)
     for step, following in zip(steps, [*steps[1:], outcome], strict=True):
         step >> following
     return outcome
+
+
+def _arrival(job: JobFile | None) -> Any:
+    """The task that waits for the corpus, or None where nothing is waited for."""
+    if job is None or job.corpus.wait_for is None:
+        return None
+    from shardline_airflow.arrivals import wait_for_corpus
+
+    return wait_for_corpus(job, Settings().aws_conn_id)
 
 
 def tell(outlet: Asset | AssetAlias | None, outlet_events: Any, news: dict[str, Any]) -> None:

@@ -43,9 +43,9 @@ def gives_up(stage: Callable[P, T]) -> Callable[P, T]:
 def open_job(job_id: str) -> tuple[Store, Plan]:
     """The store of this deployment and the plan of one job in it."""
     from shardline.plan import read_plan
-    from shardline.store import open_store
+    from shardline_airflow.buckets import open_root
 
-    store = open_store(Settings().root)
+    store = open_root(Settings())
     return store, read_plan(store, job_id)
 
 
@@ -59,7 +59,7 @@ def refuse(why: str) -> None:
 def plan_job(job_file: str | None, params: Mapping[str, Any], partition_key: str | None) -> Plan:
     """Plan the job that a run means; the same run means the same job for ever."""
     from shardline.corpus.plan_job import plan_job
-    from shardline.store import open_store
+    from shardline_airflow.buckets import open_root
     from shardline_airflow.form import job_of
 
     settings = Settings()
@@ -67,7 +67,7 @@ def plan_job(job_file: str | None, params: Mapping[str, Any], partition_key: str
     job = job_of(chosen, settings.jobs_dir)
     plan = plan_job(
         job,
-        store=open_store(settings.root),
+        store=open_root(settings),
         settings=settings,
         partition=partition_key or params.get("partition"),
         now=datetime.now(UTC),
@@ -86,11 +86,11 @@ def open_replay(params: Mapping[str, Any], run: str) -> str:
     from shardline.cli.find import find_job
     from shardline.results.open_replay import open_replay
     from shardline.results.publish import current_publication
-    from shardline.store import open_store
+    from shardline_airflow.buckets import open_root
     from shardline_airflow.replay_form import wish_of
 
     settings = Settings()
-    store = open_store(settings.root)
+    store = open_root(settings)
     plan = find_job(store, params["job"] or "")
     wish = wish_of(params, settings.jobs_dir, plan.job_file.run_on)
     found = open_replay(store, plan, wish, now=datetime.now(UTC), opened_by=run)

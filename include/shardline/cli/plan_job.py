@@ -9,7 +9,7 @@ import msgspec
 
 from shardline.cli.run_job import prepare_job
 from shardline.cli.summary import rejected_text, root_option
-from shardline.errors import CorpusError
+from shardline.errors import CorpusError, StoreUnavailable
 from shardline.shards.manifest import read_manifest
 from shardline.status.words import bytes_text, count_text
 
@@ -28,9 +28,11 @@ def show_estimate(
 
     Raises:
         CorpusError: nothing that was looked at is a document.
+        ModelNotFound: the model is not there, or not for us.
     """
     from shardline.corpus.estimate import estimate_job
 
+    unchecked = _check_model(job)
     found = estimate_job(job, settings=settings, partition=partition)
     if not found.documents:
         raise CorpusError(
@@ -48,8 +50,21 @@ def show_estimate(
     screen.say(f"documents  about {found.documents:,}, before duplicates are known")
     screen.say(f"shards     about {found.shards:,}, {bytes_text(found.request_bytes)} of requests")
     screen.say(f"model      {job.engine.model} ({job.engine.engine}, {job.run_on})")
+    if unchecked:
+        screen.say(f"           not checked: {unchecked}")
     screen.say(f"table      {job.table}")
     screen.say(f"estimated from {count_text(found.surveyed, 'document')}; --exact counts them all")
+
+
+def _check_model(job: JobFile) -> str:
+    """Why the model could not be looked for now; an estimate needs no network."""
+    from shardline.models import check_model
+
+    try:
+        check_model(job.engine)
+    except StoreUnavailable as error:
+        return str(error)
+    return ""
 
 
 def show_exact(store: Store, plan: Plan, screen: Screen, *, as_json: bool) -> None:

@@ -57,10 +57,10 @@ def list_corpus(uri: str, prefixes: Sequence[str] = ()) -> Listing:
         NotAllowed: it lies outside `prefixes` (empty: anywhere), or a link leads out of them.
     """
     if uri.startswith("s3://"):
-        _check_s3_allowed(uri, prefixes)
+        check_s3_allowed(uri, prefixes)
         found = list(_find_objects(uri))
     elif (path := folder_of(uri)) is not None and path.is_absolute():
-        _check_local_allowed(uri, fixed_part(path.as_posix()), prefixes)
+        check_local_allowed(uri, fixed_part(path.as_posix()), prefixes)
         found = [f for f in _find_files(uri, path) if _check_link(f, prefixes)]
     else:
         raise CorpusError(f"corpus {uri}: expected a path, file:///path or s3://bucket/key")
@@ -240,7 +240,8 @@ def _objects_below(bucket: str, base: str) -> Iterator[Found]:
         )
 
 
-def _check_s3_allowed(uri: str, prefixes: Sequence[str]) -> None:
+def check_s3_allowed(uri: str, prefixes: Sequence[str]) -> None:
+    """Raises NotAllowed for what lies outside `prefixes` (empty: anywhere)."""
     parts = uri.removeprefix("s3://").rstrip("/").split("/")
     allowed = [p.removeprefix("s3://").rstrip("/").split("/") for p in prefixes if "s3://" in p]
     if ".." in parts or "." in parts:
@@ -249,7 +250,8 @@ def _check_s3_allowed(uri: str, prefixes: Sequence[str]) -> None:
         raise NotAllowed(f"corpus {uri}: outside of what is allowed ({', '.join(prefixes)})")
 
 
-def _check_local_allowed(uri: str, fixed: str, prefixes: Sequence[str]) -> None:
+def check_local_allowed(uri: str, fixed: str, prefixes: Sequence[str]) -> None:
+    """The same for a path; `fixed` is its part without a wildcard."""
     if prefixes and not _is_allowed(Path(fixed or "/"), prefixes):
         raise NotAllowed(f"corpus {uri}: outside of what is allowed ({', '.join(prefixes)})")
 

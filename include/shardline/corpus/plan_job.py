@@ -12,10 +12,12 @@ from datetime import datetime
 import msgspec
 
 from shardline import __version__
+from shardline.corpus.arrival import check_arrived
 from shardline.corpus.bounds import BUCKET_BYTES, Bound, bucket_count, choose_bounds
 from shardline.corpus.inputs import Listing, list_corpus
 from shardline.corpus.survey import SURVEYED_DOCUMENTS, survey_corpus
 from shardline.errors import CorpusError, FieldProblem, JobFileError
+from shardline.images import pin_image
 from shardline.job import JobFile
 from shardline.layout import NO_PARTITION, PARTITION
 from shardline.models import pin_model
@@ -49,19 +51,22 @@ def plan_job(
     """The plan of this job over the corpus as it is now; the same one as long as nothing changed.
 
     Raises:
-        JobFileError: a partition that is needed, or is no name. CorpusError: no corpus, or files
-        that cannot be used. NotAllowed: a corpus outside settings.corpus_prefixes.
-        ModelNotFound: no such model.
+        JobFileError: a partition that is needed, or is no name. CorpusError: no corpus, one that has
+        not arrived (corpus.wait_for), or files that cannot be used. NotAllowed: a corpus outside settings.corpus_prefixes.
+        ModelNotFound: no such model. WrongInput: a job on GPUs without an image for its pods.
     """
     check_partition(job, partition)
+    check_arrived(job.wait_uri(partition), settings.corpus_prefixes)
     listing = list_corpus(job.corpus_uri(partition), settings.corpus_prefixes)
     if listing.problems:
         raise CorpusError(
             f"{len(listing.problems)} files of the corpus cannot be used", listing.problems
         )
+    image = pin_image(job, settings.worker_image)
     commit = pin_model(job.engine)
     job_id = make_job_id(job, partition, commit, listing.inputs)
     plan = _make_plan(job, job_id, partition, commit, listing, now)
+    plan = msgspec.structs.replace(plan, worker_image=image)
     if not store.exists(plan.layout.plan):
         bounds = _find_bounds(job, listing.inputs)
         plan = msgspec.structs.replace(
@@ -69,7 +74,7 @@ def plan_job(
         )
         outcome = store.put_once(plan.layout.plan, encode_plan(plan))
         log.info("job %s: plan %s", job_id, outcome.value)
-    return keep_settings(store, read_plan(store, job_id), job)
+    return keep_settings(store, read_plan(store, job_id), job, image)
 
 
 def check_partition(job: JobFile, partition: str | None) -> None:

@@ -1,0 +1,1 @@
+"""The images and what runs in them beside the components."""

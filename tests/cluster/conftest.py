@@ -1,0 +1,81 @@
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from kubernetes import client, config, watch
+
+from tests.airflow_home import use_own_airflow_home
+from tests.cluster.ground import GPU, Ground, read_ground
+from tests.cluster.pods import Pods
+from tests.s3_server import s3_server
+
+use_own_airflow_home()
+
+
+@pytest.fixture(scope="session")
+def ground() -> Ground:
+    return read_ground()
+
+
+@pytest.fixture(scope="session")
+def api(ground: Ground) -> client.CoreV1Api:
+    config.load_kube_config(ground.kubeconfig)
+    return client.CoreV1Api()
+
+
+@pytest.fixture(scope="session")
+def namespace(api: client.CoreV1Api) -> Iterator[str]:
+    """A namespace of the tests' own, ready to take pods."""
+    wanted = client.V1Namespace(metadata=client.V1ObjectMeta(generate_name="test-"))
+    name = api.create_namespace(wanted).metadata.name
+    accounts = watch.Watch().stream(
+        api.list_namespaced_service_account,
+        name,
+        field_selector="metadata.name=default",
+        timeout_seconds=60,
+    )
+    next(accounts)  # before it is there, pods are refused
+    accounts.close()
+    yield name
+    api.delete_namespace(name)
+
+
+@pytest.fixture
+def pods(api: client.CoreV1Api, namespace: str) -> Iterator[Pods]:
+    started = Pods(api, namespace)
+    yield started
+    started.remove()
+
+
+@pytest.fixture(scope="session")
+def gpus(api: client.CoreV1Api) -> int:
+    """How many GPUs the nodes offer."""
+    nodes = api.list_node().items
+    offered = sum(int((node.status.allocatable or {}).get(GPU, 0)) for node in nodes)
+    if not offered:
+        pytest.skip(f"no node of this cluster offers {GPU}")
+    return offered
+
+
+@pytest.fixture(scope="session")
+def bucket(ground: Ground) -> Iterator[dict[str, str]]:
+    """An object store with the bucket `lake`, for this process and for pods: its environment."""
+    if ground.host is None:
+        pytest.skip("TEST_HOST does not say at which address pods reach this machine")
+    with s3_server(host=ground.host) as env, pytest.MonkeyPatch.context() as patch:
+        for name, value in env.items():
+            patch.setenv(name, value)
+        boto3.client("s3").create_bucket(Bucket="lake")
+        yield env
+
+
+@pytest.fixture(scope="session")
+def fake_nodes() -> str:
+    """Three nodes of eight GPUs that only pretend (see kwok/stages.yaml); returns their label."""
+    if "CLUSTER_STATE" not in os.environ:
+        pytest.skip("kwok, which plays nodes, is part of the cluster of tests/cluster only")
+    subprocess.run([Path(__file__).with_name("fakenodes.sh"), "3", "8"], check=True)
+    return "fake"

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Run the tests that need a cluster; further arguments are pytest's. A cluster that is up is used and
+# stays, else one is started for the time of the tests.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+
+"$CLUSTER/setup.sh"
+if ! is_up; then
+  trap '"$CLUSTER/down.sh"' EXIT
+  "$CLUSTER/up.sh"
+fi
+cd "$REPO"
+"$CLUSTER/run.sh" "$PYTHON" -m pytest -q -m cluster "$@"

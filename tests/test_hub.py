@@ -1,0 +1,141 @@
+"""What the hub refuses is found in the plan, and says what a person has to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shardline.cli.boundary import run_command
+from shardline.errors import ModelNotFound, StoreUnavailable
+from shardline.hub import cached_hub_folder, hub_commit, hub_folder, ignored_files
+from shardline.job import EngineBlock
+from shardline.weights.cache import local_model_folder
+from tests.factories import make_rows, write_corpus
+from tests.hub_server import COMMIT, TOKEN, Hub, HubModel, hub_server
+
+FILES = {"config.json": b"{}", "model.safetensors": b"\0" * 100, "pytorch_model.bin": b"\1" * 100}
+JOB = """
+name: hub-job
+corpus: {uri: corpus}
+messages: [{role: user, content: "{{ text }}"}]
+local: {model: org/gated}
+"""
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    import huggingface_hub.constants as constants
+
+    # both are read once, at import
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    with hub_server() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.models = {
+            "org/open": HubModel(FILES, branches=("main", "v1")),
+            "org/gated": HubModel(FILES, is_gated=True),
+        }
+        yield hub
+
+
+def test_a_branch_is_resolved_to_its_commit(hub: Hub) -> None:
+    assert hub_commit("org/open", "v1") == COMMIT
+
+
+def test_a_missing_revision_is_named(hub: Hub) -> None:
+    with pytest.raises(ModelNotFound, match="it has no revision v2; give a branch, tag or commit"):
+        hub_commit("org/open", "v2")
+
+
+def test_a_model_that_nobody_has_is_named(hub: Hub) -> None:
+    with pytest.raises(ModelNotFound, match=r"org/none: the hub has no such model, or a private"):
+        hub_commit("org/none", "main")
+
+
+def test_a_gated_model_says_what_to_accept_and_what_to_set(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelNotFound) as without_token:
+        hub_commit("org/gated", "main")
+    assert f"accept its terms at {hub.url}/org/gated" in str(without_token.value)
+    assert "set HF_TOKEN to a token of that account" in str(without_token.value)
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another")
+    with pytest.raises(ModelNotFound, match=r"with the account of HF_TOKEN$"):
+        hub_commit("org/gated", "main")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert hub_commit("org/gated", "main") == COMMIT
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_hub_that_is_busy_may_answer_later(hub: Hub, status: int) -> None:
+    hub.status = status
+    with pytest.raises(StoreUnavailable, match=f"come back later \\(status {status}\\)"):
+        hub_commit("org/open", "main")
+
+
+def test_a_forbidden_token_is_said(hub: Hub) -> None:
+    hub.status = 403
+    with pytest.raises(ModelNotFound, match="the hub refuses HF_TOKEN"):
+        hub_commit("org/open", "main")
+
+
+def test_the_plan_of_a_gated_model_ends_with_exit_2(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_corpus(tmp_path, make_rows(2))
+    (tmp_path / "job.yaml").write_text(JOB)
+    root = str(tmp_path / "root")
+    assert run_command(["plan", str(tmp_path / "job.yaml"), "--root", root]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "org/gated" in line
+    assert "accept its terms at" in line
+    assert not list(Path(root).rglob("plan.json"))
+
+
+def test_a_folder_of_the_hub_holds_what_an_engine_reads(hub: Hub, tmp_path: Path) -> None:
+    folder = hub_folder("org/open", COMMIT, tmp_path / "hub")
+    assert folder == cached_hub_folder("org/open", COMMIT, tmp_path / "hub")
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+    hub.asked.clear()
+    assert hub_folder("org/open", COMMIT, tmp_path / "hub") == folder
+    assert not [asked for asked in hub.asked if asked.startswith("GET /org")]
+
+
+def test_a_disk_that_fails_is_no_missing_model(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "full").touch()
+    with pytest.raises(StoreUnavailable, match="org/open"):
+        hub_folder("org/open", COMMIT, tmp_path / "full" / "hub")
+
+
+def test_a_hub_that_goes_away_while_it_gives_is_no_missing_model(hub: Hub, tmp_path: Path) -> None:
+    hub.refused_files = ("model.safetensors",)
+    with pytest.raises(StoreUnavailable):
+        hub_folder("org/open", COMMIT, tmp_path / "hub")
+    hub.refused_files = ()
+    assert (hub_folder("org/open", COMMIT, tmp_path / "hub") / "model.safetensors").exists()
+
+
+def test_a_model_that_is_whole_here_is_opened_without_the_hub(hub: Hub, tmp_path: Path) -> None:
+    block = EngineBlock(model="org/open")
+    folder = local_model_folder(block, COMMIT, tmp_path)
+    hub.asked.clear()
+    hub.status = 503
+    assert local_model_folder(block, COMMIT, tmp_path) == folder
+    assert hub.asked == []
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(StoreUnavailable):
+        local_model_folder(block, COMMIT, tmp_path)
+    hub.status = None
+    assert local_model_folder(block, COMMIT, tmp_path) == folder
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+def test_other_forms_of_weights_come_only_where_safetensors_are_missing() -> None:
+    assert "*.bin" in ignored_files(["config.json", "a.safetensors", "a.bin"])
+    assert "*.bin" not in ignored_files(["config.json", "a.bin"])
