@@ -91,7 +91,7 @@ def open_replay(params: Mapping[str, Any], run: str) -> str:
     from shardline.results.open_replay import open_replay
     from shardline.results.publish import current_publication
     from shardline_airflow.buckets import open_root
-    from shardline_airflow.form import wish_of
+    from shardline_airflow.replay_form import wish_of
 
     settings = Settings()
     store = open_root(settings)
