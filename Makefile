@@ -14,7 +14,7 @@ REQUIREMENTS := include/requirements
 LOCKS := $(REQUIREMENTS)/cpu-lock-3.11.txt $(REQUIREMENTS)/macos-lock-3.11.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down status check test faults bench-worker fmt lock samples clean cluster-up cluster-down test-cluster
+.PHONY: help setup demo up down status check test faults bench-worker bench-airflow fmt lock samples clean cluster-up cluster-down test-cluster demo-cluster
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z-]+:.*##/ {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ cluster-down:  ## end it
 test-cluster: setup  ## the tests that need a Kubernetes, on one that is started for them
 	@tests/cluster/test.sh
 
+demo-cluster: setup  ## the demo beside the test cluster: Airflow in its network, results in an object store that pods reach
+	@tests/cluster/demo.sh
+
 N ?= 60
 SEED ?= 1
 
@@ -70,6 +73,9 @@ faults: setup  ## shoot N=60 random faults (SEED=1) at real workers, then count 
 
 bench-worker: setup  ## what a request costs beside the engine, next to vLLM's run_batch() (ROWS=2000): about 8 minutes alone on the machine
 	@$(BIN)/python -m benchmarks.bench_worker
+
+bench-airflow: setup  ## what Airflow itself costs a job of 20,000 shards (SHARDS=200: fewer; not beside other work)
+	@$(BIN)/python -m benchmarks.bench_airflow --shards $(or $(SHARDS),20000)
 
 fmt: setup  ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .

@@ -16,10 +16,11 @@ where it stopped, or says that it is done. Or clear the task that failed, with w
 exists is never made twice. To run all of it again, give a higher *Rerun*.
 
 **Stop.** `shardline cancel NAME` stops its workers at their next segment, and what is finished is
-kept. Marking this run as failed stops only this run: the waves in `infer_locally` go on.
+kept. Marking this run as failed stops only this run: its waves go on.
 
 **Red.** The last line of the failed task's log says what is wrong and in which field or file. Tasks
-named `infer_shard` are in the dag `infer_locally`, one dag run for each wave of shards.
+named `infer_shard` are in the dag `infer_locally` (or `infer_on_gpu`, as the job's `run_on` says), one
+dag run for each wave of shards.
 """
 
 from __future__ import annotations

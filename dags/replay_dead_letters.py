@@ -27,8 +27,8 @@ from datetime import datetime
 
 from airflow.sdk import DAG, AssetAlias
 
-from shardline_airflow.form import replay_form
 from shardline_airflow.job_tasks import replay_tasks
+from shardline_airflow.replay_form import replay_form
 
 with DAG(
     "replay_dead_letters",

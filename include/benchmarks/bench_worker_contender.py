@@ -186,8 +186,8 @@ def main() -> None:
     kind, model = sys.argv[1:]
     end_with_parent(0)  # and its engine with it
     block = EngineBlock(model=model)
-    args = default_args(block, "", NAME, is_cpu=is_cpu()) | ENGINE_ARGS
-    env = default_env(is_cpu=is_cpu(), is_folder=True)
+    args = default_args(block, NAME, is_cpu=is_cpu()) | ENGINE_ARGS
+    env = default_env(is_cpu=is_cpu()) | {"HF_HUB_OFFLINE": "1"}
     if kind == "chat":  # else its engine would run in this process
         env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
     os.environ.update(env)

@@ -37,7 +37,7 @@ from shardline.template import Column, Template, parse_template
 RunOn = Literal["local", "gpu", "hosted", "auto"]
 EngineName = Literal["vllm", "stub"]
 
-_NOT_YET_RUN_ON = ("gpu", "hosted", "auto")
+_NOT_YET_RUN_ON = ("hosted", "auto")
 _NOT_YET_KIND = ("video",)
 _PARTITION = re.compile(r"\{\{\s*partition\s*\}\}")
 
@@ -163,6 +163,15 @@ class EngineBlock(_Block):
     """vLLM's engine arguments, e.g. {max_model_len: 4096}. They do not change the job's id."""
 
 
+class GpuBlock(EngineBlock):
+    """The same, and what kind of pod it needs."""
+
+    accelerator: str | None = None
+    """A kind of GPU by the name that the deployment gives it, e.g. l4. Without it, any."""
+    queue: Literal["short", "long"] = "long"
+    """short: small jobs that shall not wait for the large ones, in a pool of their own."""
+
+
 class Hosted(_Block):
     """A hosted batch API."""
 
@@ -255,7 +264,7 @@ class JobFile(_Block):
     """The form of a chat's answer. Completions are text; embeddings have none."""
     run_on: RunOn = "local"
     local: EngineBlock | None = None
-    gpu: EngineBlock | None = None
+    gpu: GpuBlock | None = None
     hosted: Hosted | None = None
     shards: Shards = Shards()
     limits: Limits = Limits()
@@ -302,7 +311,7 @@ class JobFile(_Block):
     @classmethod
     def _run_on(cls, run_on: RunOn) -> RunOn:
         if run_on in _NOT_YET_RUN_ON:
-            raise ValueError(f"{run_on} is not yet possible; expected local")
+            raise ValueError(f"{run_on} is not yet possible; expected local or gpu")
         return run_on
 
     @field_validator("parameters")

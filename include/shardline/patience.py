@@ -1,4 +1,4 @@
-"""The store, with patience: an outage pauses the feed instead of ending the work.
+"""The store, with patience: an outage makes us wait instead of ending the work.
 
 Calls run in threads, so that a slow store never stops generation.
 """
@@ -49,9 +49,14 @@ class Patience:
                     if left <= 0:
                         raise
                     if me not in self._down:
-                        log.warning("store: no answer, feeding pauses: %s", error)
+                        log.warning("store: no answer, waiting for it: %s", error)
                     self._down.add(me)
                 await asyncio.sleep(min(delay, left))
                 delay = min(delay * 2, _LONGEST_DELAY_S)
         finally:
             self._down.discard(me)
+
+
+def outlast(patience_s: float, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """One patient call, for those who have nothing else to do. Raises as `Patience.call` does."""
+    return asyncio.run(Patience(patience_s).call(work, *args, **kwargs))

@@ -168,6 +168,69 @@ class AttemptEnd(_Explained):
     CANCELLED = "cancelled", "The job was cancelled."
 
 
+class Charge(StrEnum):
+    """What the end of a pod without progress costs its shard (PROTOCOL 11)."""
+
+    NOTHING = "nothing"
+    """The shard is done, or the job was cancelled: there is no next attempt."""
+    FREE = "free"
+    """It says nothing about the shard: tried again, under a high ceiling."""
+    CHARGED = "charged"
+    """Three of these, and the shard is dead."""
+    PERMANENT = "permanent"
+    """Another attempt would end in the same way: the shard is dead at once."""
+
+
+class PodOutcome(_Explained):
+    """How a pod ended, by what Kubernetes says of it. Every end is one of these."""
+
+    DONE = "done", "The worker committed the shard's results."
+    DRAINED = "drained", "The worker was told to stop, and committed what was finished."
+    EVICTED = "evicted", "The cluster took the machine away: evicted, preempted or shut down."
+    DELETED = "deleted", "Somebody deleted the pod, or it was gone before its end was seen."
+    NODE_LOST = "node_lost", "Nobody hears from the machine, or it was removed with the pod on it."
+    STORE_UNREACHABLE = "store_unreachable", "The worker could not reach the object store."
+    CONTROL_PLANE = "control_plane", "The Kubernetes API did not answer, or asked to come later."
+    OVER_QUOTA = "over_quota", "The namespace has no room for the pod: its quota, or a policy."
+    OOM_KILLED = "oom_killed", "The pod used more memory than it may."
+    STORAGE_EXCEEDED = "storage_exceeded", "The pod used more local disk than it may."
+    DEADLINE = "deadline", "The pod ran longer than it may."
+    ENGINE_FAILED = "engine_failed", "The engine would not start, or the machine looks sick."
+    WONT_START = "wont_start", "The node took the pod and could not start its container."
+    IMAGE_CANNOT_BE_PULLED = "image_cannot_be_pulled", "The worker's image cannot be pulled."
+    UNSCHEDULABLE = "unschedulable", "No machine had room for the pod in the time it may wait."
+    REFUSED = "refused", "We may not make pods there: no rights, or no such namespace."
+    UNKNOWN = "unknown", "The worker ended in a way that has no meaning here: it crashed."
+    WRONG_INPUT = "wrong_input", "The shard or the job cannot be run as it is."
+    WRONG_MANIFEST = "wrong_manifest", "Kubernetes says that the pod's description is wrong."
+    CANCELLED = "cancelled", "The job was cancelled."
+
+    @property
+    def charge(self) -> Charge:
+        """What it costs the shard when the attempt brought nothing."""
+        return _CHARGES.get(self, Charge.CHARGED)
+
+    @property
+    def is_sick_node(self) -> bool:
+        """Whether the machine may be to blame, so that the next pod goes elsewhere."""
+        return self in (PodOutcome.ENGINE_FAILED, PodOutcome.WONT_START, PodOutcome.NODE_LOST)
+
+
+_CHARGES = {
+    PodOutcome.DONE: Charge.NOTHING,
+    PodOutcome.CANCELLED: Charge.NOTHING,
+    PodOutcome.WRONG_INPUT: Charge.PERMANENT,
+    PodOutcome.WRONG_MANIFEST: Charge.PERMANENT,
+    PodOutcome.DRAINED: Charge.FREE,
+    PodOutcome.EVICTED: Charge.FREE,
+    PodOutcome.DELETED: Charge.FREE,
+    PodOutcome.NODE_LOST: Charge.FREE,
+    PodOutcome.STORE_UNREACHABLE: Charge.FREE,
+    PodOutcome.CONTROL_PLANE: Charge.FREE,
+    PodOutcome.OVER_QUOTA: Charge.FREE,
+}
+
+
 class ShardState(StrEnum):
     """Where a shard is. Derived from objects, stored nowhere."""
 

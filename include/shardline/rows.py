@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from shardline.reasons import AttemptEnd
+from shardline.reasons import AttemptEnd, PodOutcome
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -174,6 +174,8 @@ class Attempt(msgspec.Struct):
     ended_at: str | None = None
     message: str = ""
     """One line for whoever is on call."""
+    pod_outcome: PodOutcome | None = None
+    """How its pod ended, by who watched it; None without a pod, or when nobody saw the end."""
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -194,10 +194,11 @@ def commit_results(
     layout: JobLayout,
     shard: str,
     missing: Callable[[str], bytes] | None = None,
+    segments: Segments | None = None,
 ) -> Put:
     """Build `results` from the segments and put it: the only commit of a shard (PROTOCOL 7, 8).
 
-    Whatever the answer, the shard is done afterwards: TAKEN means that the winner's is to be read.
+    `segments` that were read before are not read again. Whatever the answer, the shard is done afterwards: TAKEN means that the winner's is to be read.
 
     Raises:
         LawBroken: see `Segments.write`.
@@ -205,7 +206,7 @@ def commit_results(
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
         folder = Path(scratch)
         shard_file = store.fetch(layout.shard(shard), folder)
-        segments = Segments(store, layout, shard, folder)
+        segments = segments or Segments(store, layout, shard, folder)
         segments.refresh()
         target = folder / "results"
         while True:

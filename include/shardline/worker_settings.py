@@ -58,6 +58,12 @@ class WorkerSettings(BaseSettings):
         ge=2,
         description="Suspects fed together: a restart costs more than a small group.",
     )
+    max_num_seqs: int | None = Field(
+        default=None,
+        ge=1,
+        description="An upper bound of the engine's slots, set by the runner after an attempt that "
+        "ran out of memory.",
+    )
     early_rows: int = Field(
         default=500,
         ge=1,

@@ -20,6 +20,7 @@ _CLASSES: dict[int | None, DeathClass] = {
     ExitCode.WRONG_INPUT: DeathClass.JOB,
     ExitCode.ENGINE_FAILED: DeathClass.CLUSTER,
 }
+_POD_CLASSES = frozenset(death.value for death in DeathClass)
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -42,10 +43,16 @@ def fold_death(entry: ShardEntry, attempts: Sequence[Attempt]) -> Death:
     if not attempts:
         return Death(ShardEnd(_NEVER, DeathClass.VANISHED), entry.requests)
     last = max(attempts, key=lambda a: a.attempt)
-    death = _CLASSES.get(last.exit_code, DeathClass.VANISHED)
+    death = _death_of(last)
     at = datetime.fromisoformat(last.ended_at or last.started_at)
     committed = max(a.resumed_rows + a.counts.results + a.counts.dead for a in attempts)
     return Death(ShardEnd(at, death), max(0, entry.requests - committed))
+
+
+def _death_of(last: Attempt) -> DeathClass:
+    if last.pod_outcome is not None and last.pod_outcome.value in _POD_CLASSES:
+        return DeathClass(last.pod_outcome.value)
+    return _CLASSES.get(last.exit_code, DeathClass.VANISHED)
 
 
 def done_ends(store: Store, plan: Plan) -> list[ShardEnd]:

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import Param
 
 from shardline.errors import FieldProblem, JobFileError, NotAllowed, WrongInput
 from shardline.job import JobFile, load_job, parse_job
-from shardline.layout import SLUG
-from shardline.reasons import DeadLetterReason
-
-if TYPE_CHECKING:
-    from shardline.results.open_replay import Wish
 
 ALLOWED_ENGINE_ARGS = frozenset(
     {
@@ -39,7 +34,6 @@ ALLOWED_ENGINE_ARGS = frozenset(
     }
 )
 _OVERRIDES = {
-    "model": "local.model",
     "max_tokens": "parameters.max_tokens",
     "max_rejected": "limits.max_rejected",
     "max_dead": "limits.max_dead",
@@ -170,83 +164,17 @@ def override_fields() -> dict[str, Param]:
     }
 
 
-def replay_form() -> dict[str, Param]:
-    """All fields of the form that runs dead letters again."""
-    changed = override_fields()
-    return {
-        "job": Param(
-            type="string",
-            pattern=f"^{SLUG.pattern}$",
-            title="Job",
-            description="A job's id, or its name: then its newest job.",
-            section="Job",
-        ),
-        "reasons": Param(
-            [],
-            type="array",
-            items={"type": "string", "enum": [reason.value for reason in DeadLetterReason]},
-            examples=[reason.value for reason in DeadLetterReason],
-            title="Reasons",
-            description="Which dead letters. None chosen: all that may do better when they run "
-            "again, and with other settings all there are.",
-            section="Job",
-        ),
-        "max_tokens": changed["max_tokens"],
-        "parameters": Param(
-            None,
-            type=["null", "object"],
-            title="Parameters",
-            description='Other parameters of Chat Completions, e.g. {"temperature": 0.2}.',
-            section="Model",
-        ),
-        "model": changed["model"],
-        "engine_args": Param(
-            None,
-            type=["null", "object"],
-            title="Engine arguments",
-            description='Other arguments of the engine, e.g. {"max_model_len": 8192}.',
-            section="Model",
-        ),
-        "keep_truncated": Param(
-            False,
-            type="boolean",
-            title="Keep truncated",
-            description="Take an answer that was cut at max_tokens as a result this time.",
-            section="Model",
-        ),
-        "max_dead": changed["max_dead"],
-    }
+def overrides(params: Mapping[str, Any], run_on: str = "local") -> dict[str, Any]:
+    """The fields of the job file that the form changes, by dotted name.
 
-
-def wish_of(params: Mapping[str, Any], folder: Path, run_on: str) -> Wish:
-    """What a run of the replay form asks for.
-
-    Raises:
-        NotAllowed: an engine argument that a form may not set.
+    Args:
+        run_on: the job's runner: the model stands in its block.
     """
-    from shardline.results.open_replay import Wish
-
-    arguments = params.get("engine_args") or {}
-    check_names(arguments, f"conf.engine_args: {run_on}")
-    changes = {
-        f"parameters.{name}": value for name, value in (params.get("parameters") or {}).items()
-    }
-    changes |= {f"{run_on}.engine_args.{name}": value for name, value in arguments.items()}
-    given = {
-        "parameters.max_tokens": params.get("max_tokens"),
-        f"{run_on}.model": params.get("model"),
-        "limits.max_dead": params.get("max_dead"),
-        "output.truncated": "keep" if params.get("keep_truncated") else None,
-    }
-    changes |= {field: value for field, value in given.items() if value is not None}
-    return Wish(tuple(params.get("reasons") or ()), changes, folder)
-
-
-def overrides(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the job file that the form changes, by dotted name."""
     changed = {
         field: params[name] for name, field in _OVERRIDES.items() if params.get(name) is not None
     }
+    if params.get("model") is not None:
+        changed[f"{run_on}.model"] = params["model"]
     if params.get("sample_rows") is not None:
         sample = {"rows": params["sample_rows"], "seed": params.get("sample_seed") or 0}
         changed["corpus.sample"] = sample
@@ -260,15 +188,18 @@ def job_of(params: Mapping[str, Any], folder: Path) -> JobFile:
         WrongInput: no job at all, an unknown job file, or fields that are wrong.
         NotAllowed: an engine argument that a job from conf may not set.
     """
-    changes = overrides(params)
     if params.get("job") is not None:
-        job = parse_job(params["job"], folder=folder, where="conf.job", overrides=changes)
+        given = params["job"]
+        run_on = str(given.get("run_on", "local")) if isinstance(given, dict) else "local"
+        changes = overrides(params, run_on)
+        job = parse_job(given, folder=folder, where="conf.job", overrides=changes)
         check_engine_args(job)
         return job
     name = params.get("job_file")
     if not name:
         raise WrongInput("no job: choose a job file, or give the whole job as `job`")
-    return load_job(find_job_file(str(name), folder), changes)
+    path = find_job_file(str(name), folder)
+    return load_job(path, overrides(params, load_job(path).run_on))
 
 
 def find_job_file(name: str, folder: Path) -> Path:

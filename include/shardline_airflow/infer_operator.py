@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from shardline.reasons import DeadLetterReason
-from shardline.runners.retry import MAX_CHARGED, MAX_FREE, Decision, Verdict, decide
+from shardline.runners.retry import Decision, Verdict, decide
 from shardline.runners.shard import ShardOutcome, infer_shard, read_history
 from shardline_airflow.retries import GivenUp, TryAgain, TypedRetryPolicy
 from shardline_airflow.runs import name_map_index
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHARD_RETRIES: dict[str, Any] = {
-    # A ceiling only: runners.retry says "dead" long before.
-    "retries": MAX_CHARGED + MAX_FREE,
+    # A ceiling only: runners.retry says "dead" long before, unless the shard gets on each time.
+    "retries": 1_000,
     "retry_delay": timedelta(seconds=10),
     "retry_policy": TypedRetryPolicy(),
     "map_index_template": "{{ shard | default('number %d' % task.number) }}",
@@ -73,7 +73,7 @@ class InferShard(BaseOperator):
             on_line=lambda line: log.info("%s", line),
             on_start=self._hold,
         )
-        end_task(outcome, decide_since(store, plan, outcome, generation, before))
+        end_task(shard, decide_since(store, plan, outcome, generation, before))
         if not outcome.attempt:
             log.info("%s", say_done_before(store, plan, shard))
 
@@ -120,14 +120,14 @@ def decide_since(
     return decide(history, random.random()) if history else outcome.decision  # noqa: S311
 
 
-def end_task(outcome: ShardOutcome, decision: Decision) -> None:
+def end_task(shard: str, decision: Decision) -> None:
     """End the task as its shard ended, with one line that says why.
 
     Raises:
         TryAgain: another attempt goes on from the committed segments.
         GivenUp: the shard is dead, or the job was cancelled.
     """
-    line = f"{outcome.shard}: {decision.verdict.value}, {decision.reason}"
+    line = f"{shard}: {decision.verdict.value}, {decision.reason}"
     if decision.verdict is Verdict.DONE:
         log.info("%s", line)
     elif decision.verdict is Verdict.RETRY:

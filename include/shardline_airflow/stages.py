@@ -59,12 +59,16 @@ def refuse(why: str) -> None:
 def plan_job(job_file: str | None, params: Mapping[str, Any], partition_key: str | None) -> Plan:
     """Plan the job that a run means; the same run means the same job for ever."""
     from shardline.corpus.plan_job import plan_job
+    from shardline.runners.gpu.pod import check_block
+    from shardline.runners.gpu.settings import GpuSettings
     from shardline_airflow.buckets import open_root
     from shardline_airflow.form import job_of
 
     settings = Settings()
     chosen = dict(params) | ({"job_file": job_file, "job": None} if job_file else {})
     job = job_of(chosen, settings.jobs_dir)
+    if job.run_on == "gpu" and job.gpu is not None:
+        check_block(job.gpu, GpuSettings())
     plan = plan_job(
         job,
         store=open_root(settings),
@@ -86,11 +90,11 @@ def open_replay(params: Mapping[str, Any], run: str) -> str:
     from shardline.cli.find import find_job
     from shardline.results.open_replay import open_replay
     from shardline.results.publish import current_publication
-    from shardline.store import open_store
-    from shardline_airflow.form import wish_of
+    from shardline_airflow.buckets import open_root
+    from shardline_airflow.replay_form import wish_of
 
     settings = Settings()
-    store = open_store(settings.root)
+    store = open_root(settings)
     plan = find_job(store, params["job"] or "")
     wish = wish_of(params, settings.jobs_dir, plan.job_file.run_on)
     found = open_replay(store, plan, wish, now=datetime.now(UTC), opened_by=run)

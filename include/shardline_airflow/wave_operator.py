@@ -17,12 +17,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shardline.errors import Cancelled, LimitExceeded
+from shardline.job import JobFile
 from shardline.runners.generations import current_generation, is_cancelled
+from shardline.runners.gpu.settings import GpuSettings
 from shardline.runners.waves import (
     DEAD_IN_A_ROW,
     Brake,
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WAVE_DAG = "infer_locally"
 INFER_TASK = "infer_shard"
 NUMBERS_TASK = "shard_numbers"
 POLL_S = 2.0
@@ -69,7 +70,8 @@ def run_waves(job_id: str, context: Any) -> int:
     if not waves:
         log.info("job %s: all %d shards have results, no wave is opened", job_id, len(shards))
         return current_generation(store, job_id)
-    runs, start = DagRuns(WAVE_DAG), start_of(context["ti"])
+    where = place_of(plan.job_file)
+    runs, start = DagRuns(where.dag_id), start_of(context["ti"])
     generation = join_or_open(store, plan, plan_waves(len(shards)), start, runs)
     log.info(
         "job %s: generation %d, %d of %d shards to run in %d waves",
@@ -80,9 +82,29 @@ def run_waves(job_id: str, context: Any) -> int:
         len(waves),
     )
     rows_read = read_manifest(store, plan).rows_read
-    watch = Watch(store, plan, shards, generation, rows_read, context["ti"], runs)
+    watch = Watch(
+        store, plan, shards, generation, rows_read, context["ti"], runs, slots=where.slots
+    )
     watch.run(waves)
     return generation
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job's waves run: a dag, and the slots of its pool if they are known."""
+
+    dag_id: str
+    slots: int | None = None
+
+
+def place_of(job: JobFile) -> Place:
+    """The dag of the job's runner."""
+    if job.run_on == "local":
+        return Place("infer_locally")
+    settings = GpuSettings()
+    if job.gpu is not None and job.gpu.queue == "short":
+        return Place("infer_on_gpu_short", settings.pods_short)
+    return Place("infer_on_gpu", settings.pods)
 
 
 def done_numbers(store: Store, plan: Plan, shards: Sequence[ShardEntry]) -> set[int]:
@@ -106,6 +128,8 @@ class Watch:
     runs: DagRuns
     pause: Callable[[float], None] = time.sleep
     brake: Brake | None = None
+    slots: int | None = None
+    done: set[int] = field(default_factory=set)
 
     def run(self, waves: Sequence[Wave]) -> None:
         """Open `waves` and wait for their end. Raises LimitExceeded or Cancelled after a brake."""
@@ -115,7 +139,9 @@ class Watch:
         states = dict.fromkeys(waves, WaveState.UNOPENED)
         told_at = -STATUS_S
         while self._goes_on(states):
-            waves_to_open = next_waves(list(states.items()))
+            waves_to_open = next_waves(
+                list(states.items()), slots=self.slots, unfinished=self._unfinished(states)
+            )
             if waves_to_open or time.monotonic() - told_at >= STATUS_S:
                 told_at = time.monotonic()
                 self._look(reader, states)  # a brake must be seen before the next wave starts
@@ -130,6 +156,11 @@ class Watch:
     def _goes_on(self, states: dict[Wave, WaveState]) -> bool:
         waited_for = {WaveState.LIVING} | (set() if self.brake else {WaveState.UNOPENED})
         return not waited_for.isdisjoint(states.values())
+
+    def _unfinished(self, states: dict[Wave, WaveState]) -> int:
+        """Shards of living waves that had no results when they were last counted."""
+        living = (wave for wave, state in states.items() if state is WaveState.LIVING)
+        return sum(n not in self.done for wave in living for n in wave.numbers)
 
     def _stop(self, brake: Brake, is_work_left: bool) -> None:
         """Raise what the brake means; where no wave was kept back, settle_shards decides."""
@@ -171,8 +202,12 @@ class Watch:
         """Tell how far the job is, and put the brake on if it must be."""
         status = reader.read(datetime.now(UTC))
         log.info("%s", status.line())
+        if self.slots is not None:
+            self.done = done_numbers(self.store, self.plan, self.shards)
         if self.runs.is_paused():
-            log.warning("dag %s is paused: nothing runs until somebody unpauses it", WAVE_DAG)
+            log.warning(
+                "dag %s is paused: nothing runs until somebody unpauses it", self.runs.dag_id
+            )
         if self.brake is None:
             opened = [w for w, state in states.items() if state is not WaveState.UNOPENED]
             self.brake = self._find_brake(status.rows_dead, opened)

@@ -114,7 +114,7 @@ def test_a_partition_that_is_needed(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_runner_that_is_not_yet_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "not yet possible" in refused(capsys, "run", write_job(tmp_path, run_on="gpu"))
+    assert "not yet possible" in refused(capsys, "run", write_job(tmp_path, run_on="hosted"))
 
 
 @pytest.mark.parametrize(

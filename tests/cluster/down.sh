@@ -8,7 +8,8 @@ if is_up; then kill -KILL "$(cat "$STATE/box.pid")"; fi
 while is_up; do sleep 0.1; done
 # Control groups are the one thing that outlives the box; the last of them stays busy for a moment.
 for ((try = 0; try < 50; try++)); do
-  groups=$(find /sys/fs/cgroup -depth -type d -path "*/$CGROUP*" 2>/dev/null || true)
+  groups=$(find /sys/fs/cgroup -depth -type d \
+    \( -path "*/$CGROUP" -o -path "*/$CGROUP/*" \) 2>/dev/null || true)
   if [[ -z $groups ]] || xargs rmdir <<<"$groups" 2>/dev/null; then break; fi
   sleep 0.1
 done

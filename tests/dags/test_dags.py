@@ -11,10 +11,12 @@ from airflow.configuration import conf
 from airflow.dag_processing.dagbag import DagBag
 
 from deploy.embedded.stack import POOLS
-from shardline.runners.waves import WAVE
+from shardline.runners.waves import MAX_LIVING, WAVE
+from shardline_airflow.gpu_operator import InferShardOnGpu
 from tests.airflow_home import PROJECT
 
 DAGS = PROJECT / "dags"
+WAVE_DAGS = ("infer_locally", "infer_on_gpu", "infer_on_gpu_short")
 BROUGHT_BY_AIRFLOW = {"default_pool"}
 
 
@@ -29,14 +31,14 @@ def all_tasks(bag: DagBag) -> list[Any]:
 
 def test_every_dag_file_loads(bag: DagBag) -> None:
     assert bag.import_errors == {}
-    expected = {"batch_inference", "replay_dead_letters", "infer_locally", "daily-reviews"}
+    expected = {"batch_inference", "replay_dead_letters", *WAVE_DAGS, "daily-reviews"}
     assert expected | {"consume_example"} <= set(bag.dags)
 
 
 def test_the_only_leaf_is_check_outcome_since_a_run_takes_the_state_of_its_leaves(
     bag: DagBag,
 ) -> None:
-    for dag_id in ("batch_inference", "replay_dead_letters", "infer_locally", "daily-reviews"):
+    for dag_id in ("batch_inference", "replay_dead_letters", *WAVE_DAGS, "daily-reviews"):
         (leaf,) = bag.dags[dag_id].leaves
         assert (leaf.task_id, leaf.trigger_rule.value) == ("check_outcome", "all_done")
 
@@ -67,7 +69,22 @@ def test_every_pool_is_made_by_the_stack(bag: DagBag) -> None:
 
 def test_a_wave_fits_what_airflow_maps_and_runs_at_once(bag: DagBag) -> None:
     assert conf.getint("core", "max_map_length") >= WAVE
-    assert bag.dags["infer_locally"].max_active_tasks >= WAVE
+    for dag_id in WAVE_DAGS:
+        assert bag.dags[dag_id].max_active_tasks >= WAVE
+        assert bag.dags[dag_id].max_active_runs >= MAX_LIVING
+
+
+def test_a_shard_in_a_pod_waits_without_a_process_and_reads_no_log_that_may_hang(
+    bag: DagBag,
+) -> None:
+    for dag_id, pool in {"infer_on_gpu": "gpu", "infer_on_gpu_short": "gpu_short"}.items():
+        shard = bag.dags[dag_id].get_task("infer_shard")
+        assert shard.pool == pool
+        operator = InferShardOnGpu(task_id="x", number=0)
+        assert operator.deferrable
+        assert not operator.get_logs
+        assert not operator.do_xcom_push
+        assert "reap_pods" in shard.downstream_task_ids
 
 
 def test_no_task_fails_for_good_because_the_dag_was_slow_to_import(bag: DagBag) -> None:
@@ -80,7 +97,8 @@ def test_no_task_fails_for_good_because_the_dag_was_slow_to_import(bag: DagBag) 
 
 
 def task_bodies() -> list[tuple[str, ast.FunctionDef]]:
-    files = [*DAGS.glob("*.py"), PROJECT / "include/shardline_airflow/job_tasks.py"]
+    own = PROJECT / "include/shardline_airflow"
+    files = [*DAGS.glob("*.py"), own / "job_tasks.py", own / "wave_tasks.py"]
     return [
         (f"{path.name}:{node.name}", node)
         for path in files
@@ -113,6 +131,11 @@ def test_importing_the_dags_does_not_import_what_is_heavy(tmp_path: Path) -> Non
         text=True,
         check=True,
         cwd=tmp_path,
-        env={"PYTHONPATH": str(PROJECT / "include"), "AIRFLOW_HOME": str(tmp_path), "PATH": ""},
+        env={
+            "PYTHONPATH": str(PROJECT / "include"),
+            "AIRFLOW_HOME": str(tmp_path),
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",  # as every deployment of ours
+            "PATH": "",
+        },
     )
     assert done.stdout.splitlines()[-1] == "[]"

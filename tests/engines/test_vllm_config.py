@@ -9,7 +9,7 @@ from shardline.job import EngineBlock
 
 @pytest.mark.parametrize("is_cpu", [True, False])
 def test_the_slots_and_the_tokens_of_a_step_are_always_explicit(is_cpu: bool) -> None:
-    args = default_args(EngineBlock(model="a/b"), "c0ffee", "job", is_cpu=is_cpu)
+    args = default_args(EngineBlock(model="a/b"), "job", is_cpu=is_cpu)
     assert args["max_num_seqs"] > 0
     assert args["max_num_batched_tokens"] >= args["max_num_seqs"]
 
@@ -17,34 +17,22 @@ def test_the_slots_and_the_tokens_of_a_step_are_always_explicit(is_cpu: bool) ->
 def test_the_gpu_and_the_model_decide_both() -> None:
     h100 = Gpu("NVIDIA H100 80GB HBM3", 79.6)
     block = EngineBlock(model="Qwen/Qwen3-32B", engine_args={"tensor_parallel_size": 4})
-    args = default_args(block, "c0ffee", "job", is_cpu=False, gpu=h100)
+    args = default_args(block, "job", is_cpu=False, gpu=h100)
     assert (args["max_num_seqs"], args["max_num_batched_tokens"]) == (1024, 16384)
-    alone = default_args(EngineBlock(model="Qwen/Qwen3-32B"), "c", "job", is_cpu=False, gpu=h100)
+    alone = default_args(EngineBlock(model="Qwen/Qwen3-32B"), "job", is_cpu=False, gpu=h100)
     assert alone["max_num_seqs"] < 1024
 
 
-def test_a_hub_model_is_pinned_to_the_commit_of_the_plan_and_served_as_the_job() -> None:
-    args = default_args(EngineBlock(model="a/b"), "c0ffee", "job", is_cpu=False)
-    assert (args["model"], args["revision"], args["tokenizer_revision"]) == (
-        "a/b",
-        "c0ffee",
-        "c0ffee",
-    )
+def test_the_model_is_served_as_the_job() -> None:
+    args = default_args(EngineBlock(model="a/b"), "job", is_cpu=False)
     assert args["served_model_name"] == "job"
 
 
-def test_a_folder_has_no_revision_and_needs_no_hub(tmp_path: Path) -> None:
-    args = default_args(EngineBlock(model=tmp_path.as_uri()), "hash", "job", is_cpu=False)
-    assert args["model"] == str(tmp_path)
-    assert "revision" not in args
-    assert default_env(is_cpu=False, is_folder=True)["HF_HUB_OFFLINE"] == "1"
-
-
 def test_a_cpu_is_a_configuration() -> None:
-    args = default_args(EngineBlock(model="a/b"), "c", "job", is_cpu=True)
+    args = default_args(EngineBlock(model="a/b"), "job", is_cpu=True)
     assert (args["enforce_eager"], args["block_size"]) == (True, 32)
-    assert "VLLM_CPU_KVCACHE_SPACE" in default_env(is_cpu=True, is_folder=False)
-    assert "VLLM_CPU_KVCACHE_SPACE" not in default_env(is_cpu=False, is_folder=False)
+    assert "VLLM_CPU_KVCACHE_SPACE" in default_env(is_cpu=True)
+    assert "VLLM_CPU_KVCACHE_SPACE" not in default_env(is_cpu=False)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +57,9 @@ def test_a_machine_that_does_not_say_gets_the_type_that_always_works(tmp_path: P
 
 def test_a_model_is_loaded_for_what_the_job_asks_of_it() -> None:
     block = EngineBlock(model="a/b")
-    embedding = default_args(block, "c", "job", is_cpu=True, kind="embedding")
+    embedding = default_args(block, "job", is_cpu=True, kind="embedding")
     assert embedding["runner"] == "pooling"
     assert "enable_prefix_caching" not in embedding
     for kind in ("chat", "completion"):
-        args = default_args(block, "c", "job", is_cpu=True, kind=kind)
+        args = default_args(block, "job", is_cpu=True, kind=kind)
         assert (args["runner"], args["enable_prefix_caching"]) == ("generate", True)

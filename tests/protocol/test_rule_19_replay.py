@@ -17,11 +17,12 @@ from shardline.layout import published
 from shardline.plan import Plan
 from shardline.results.cut_replay import cut_replay
 from shardline.results.merge import merge_shards
-from shardline.results.open_replay import Wish, abandon_replay, open_replay
+from shardline.results.open_replay import abandon_replay, open_replay
 from shardline.results.outcome import check_outcome
 from shardline.results.publish import current_publication, history, publish_results
 from shardline.results.settle import settle_shards
 from shardline.results.verify import verify_job
+from shardline.results.wish import Wish
 from shardline.rows import Request, Result
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store, open_store

@@ -14,9 +14,10 @@ from shardline.plan import Plan
 from shardline.results.chain import Chain, read_cut
 from shardline.results.cut_replay import cut_replay, replayed_request
 from shardline.results.merge import merge_shards
-from shardline.results.open_replay import Wish, open_replay
+from shardline.results.open_replay import open_replay
 from shardline.results.settle import settle_shards
 from shardline.results.verify import verify_job
+from shardline.results.wish import Wish
 from shardline.shards.manifest import read_shards
 from shardline.store import Store
 from tests.factories import make_job

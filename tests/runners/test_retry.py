@@ -1,6 +1,6 @@
 import pytest
 
-from shardline.reasons import AttemptEnd, ExitCode
+from shardline.reasons import AttemptEnd, Charge, ExitCode, PodOutcome
 from shardline.rows import Attempt
 from shardline.runners.retry import MAX_FREE, Outcome, Verdict, decide, read_outcomes
 
@@ -119,3 +119,55 @@ def test_after_a_conviction_the_next_hunt_may_begin_with_a_large_group() -> None
         record("c", exit_code=CRASH, suspects=[[2, 3, 4]]),
     ]
     assert all(o.made_progress for o in read_outcomes(attempts, ()))
+
+
+def watched(pod: PodOutcome, n: int = 1, progress: bool = False) -> list[Outcome]:
+    return [Outcome(None, progress, pod=pod)] * n
+
+
+@pytest.mark.protocol(11)
+@pytest.mark.parametrize("pod", [o for o in PodOutcome if o.charge is Charge.FREE])
+def test_a_pod_s_interruptions_are_free_under_the_ceiling(pod: PodOutcome) -> None:
+    assert decide(watched(pod, MAX_FREE)).verdict is Verdict.RETRY
+    assert not decide(watched(pod)).is_charged
+    assert decide(watched(pod, MAX_FREE + 1)).verdict is Verdict.DEAD
+
+
+@pytest.mark.protocol(11)
+@pytest.mark.parametrize("pod", [o for o in PodOutcome if o.charge is Charge.CHARGED])
+def test_a_pod_s_real_faults_are_charged_and_the_third_is_the_last(pod: PodOutcome) -> None:
+    assert decide(watched(pod, 2)).verdict is Verdict.RETRY
+    assert decide(watched(pod, 2)).is_charged
+    dead = decide(watched(pod, 3))
+    assert dead.verdict is Verdict.DEAD
+    assert pod is PodOutcome.UNKNOWN or pod.sentence in dead.reason
+
+
+@pytest.mark.protocol(11, 12)
+@pytest.mark.parametrize("pod", [PodOutcome.WRONG_INPUT, PodOutcome.WRONG_MANIFEST])
+def test_a_pod_that_can_never_work_is_not_tried_again(pod: PodOutcome) -> None:
+    assert decide(watched(pod)).verdict is Verdict.DEAD
+
+
+def test_a_pod_s_outcome_says_more_than_the_exit_code() -> None:
+    killed = Outcome(137, False, pod=PodOutcome.EVICTED)
+    assert not decide([killed]).is_charged
+    assert decide([Outcome(137, False)]).is_charged
+
+
+@pytest.mark.protocol(11)
+def test_a_shard_that_gets_on_is_never_given_up_for_being_interrupted_often() -> None:
+    often = fruitful(ExitCode.DRAINED, 10 * MAX_FREE)
+    assert decide(often).verdict is Verdict.RETRY
+    assert decide([*barren(None, MAX_FREE), *often, *barren(None, 5)]).verdict is Verdict.RETRY
+
+
+def test_a_pod_s_outcome_is_read_from_the_record() -> None:
+    (outcome,) = read_outcomes([record("a", pod_outcome=PodOutcome.NODE_LOST)], ())
+    assert outcome.pod is PodOutcome.NODE_LOST
+
+
+def test_a_fleet_that_lost_its_machines_at_once_does_not_come_back_at_once() -> None:
+    interrupted = fruitful(ExitCode.DRAINED)
+    assert {decide(interrupted, jitter=j).delay_s for j in (0, 0.5, 1)} == {0, 5, 10}
+    assert decide(fruitful(CRASH), jitter=1).delay_s == 0

@@ -1,11 +1,14 @@
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shardline.errors import StoreUnavailable
 from shardline.reasons import AttemptEnd
 from shardline.runners.retry import Verdict
 from shardline.runners.shard import ShardOutcome, infer_shard
+from shardline.store import ObjectInfo, Store, open_store
 from tests.worker.prepared import QUICK, SHARD, Prepared, prepare
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -79,3 +82,35 @@ def test_a_worker_that_wrote_no_record_gets_one(tmp_path: Path) -> None:
     outcome = infer_shard(prepared.store, prepared.plan, SHARD, 1, env=env)
     assert outcome.decision.verdict is Verdict.DEAD
     assert [a.exit_code for a in prepared.attempts()] == [65]
+
+
+class DownAfterwards(Store):
+    """The store of a folder that answers nobody twice, once the worker has ended."""
+
+    def __init__(self, uri: str) -> None:
+        plain = open_store(uri)
+        super().__init__(plain.uri, plain._objects, plain.folder)
+        self.refusals = 0
+
+    def _do_read(self, path: str) -> bytes:
+        self._refuse()
+        return super()._do_read(path)
+
+    def _do_list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        self._refuse()
+        return super()._do_list(prefix, start_after)
+
+    def _refuse(self) -> None:
+        if self.refusals < 2:
+            self.refusals += 1
+            raise StoreUnavailable("the store is down")
+
+
+@pytest.mark.protocol(11)
+def test_an_outage_when_the_worker_has_ended_does_not_hide_how_it_ended(tmp_path: Path) -> None:
+    sick = {"model": "stub", "engine": "stub", "engine_args": {"start_fails": True}}
+    prepared = prepare(tmp_path, ROWS, local=sick)
+    store = DownAfterwards(prepared.store.uri)
+    outcome = infer_shard(store, prepared.plan, SHARD, env=QUICK)
+    assert store.refusals == 2
+    assert (outcome.exit_code, outcome.decision.is_charged) == (70, True)

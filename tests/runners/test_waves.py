@@ -9,6 +9,7 @@ import pytest
 
 from shardline.runners.waves import (
     FIRST_WAVE,
+    MAX_LIVING,
     MAX_OPEN,
     WAVE,
     DeathClass,
@@ -138,3 +139,35 @@ def test_the_row_is_one_of_time_not_of_listing() -> None:
     listed = ends(None, *[DeathClass.JOB] * 8)
     random.Random(0).shuffle(listed)
     assert dead_in_a_row(listed) is DeathClass.JOB
+
+
+def after_first(*states: WaveState) -> list[tuple[Wave, WaveState]]:
+    waves = plan_waves(FIRST_WAVE + WAVE * len(states))
+    return list(zip(waves, [WaveState.ENDED, *states], strict=True))
+
+
+UNOPENED, LIVING = WaveState.UNOPENED, WaveState.LIVING
+
+
+def test_waves_are_admitted_until_every_slot_has_a_shard_and_one_waits_for_it() -> None:
+    waves = after_first(*[UNOPENED] * 10)
+    assert len(next_waves(waves, slots=100)) == 1
+    assert len(next_waves(waves, slots=1_000)) == 2
+    assert len(next_waves(waves, slots=3_000)) == 6
+
+
+def test_stragglers_never_idle_the_fleet() -> None:
+    stragglers = after_first(*[LIVING] * MAX_OPEN, *[UNOPENED] * 3)
+    assert len(next_waves(stragglers, slots=100, unfinished=MAX_OPEN)) == 1
+    assert next_waves(stragglers, slots=100, unfinished=199)
+    assert not next_waves(stragglers, slots=100, unfinished=200)
+
+
+def test_the_number_of_living_waves_has_an_end() -> None:
+    many = after_first(*[LIVING] * MAX_LIVING, UNOPENED)
+    assert not next_waves(many, slots=10_000, unfinished=MAX_LIVING)
+
+
+def test_the_first_wave_lives_alone_whatever_the_pool() -> None:
+    unopened = [(wave, UNOPENED) for wave in plan_waves(5_000)]
+    assert [wave.n for wave in next_waves(unopened, slots=10_000)] == [0]

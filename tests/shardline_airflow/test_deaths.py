@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shardline.reasons import ExitCode
+from shardline.reasons import ExitCode, PodOutcome
 from shardline.rows import Attempt, Counts, ShardEntry
 from shardline.runners.waves import DeathClass
 from shardline_airflow.deaths import fold_death
@@ -53,3 +53,19 @@ def test_committed_rows_of_a_dead_shard_are_not_dead() -> None:
 
 def test_a_shard_without_any_attempt_is_dead_as_a_whole() -> None:
     assert fold_death(ENTRY, []).rows == 100
+
+
+@pytest.mark.parametrize(
+    ("outcome", "death"),
+    [
+        (PodOutcome.WRONG_MANIFEST, DeathClass.MANIFEST),
+        (PodOutcome.IMAGE_CANNOT_BE_PULLED, DeathClass.IMAGE),
+        (PodOutcome.UNSCHEDULABLE, DeathClass.NO_ROOM),
+        (PodOutcome.ENGINE_FAILED, DeathClass.CLUSTER),
+        (PodOutcome.NODE_LOST, DeathClass.VANISHED),
+    ],
+)
+def test_a_pod_s_outcome_says_it_where_there_is_one(outcome: PodOutcome, death: DeathClass) -> None:
+    last = attempt(1, None)
+    last.pod_outcome = outcome
+    assert fold_death(ENTRY, [last]).end.death is death

@@ -60,12 +60,12 @@ class Tries:
 
 
 def test_a_done_shard_ends_its_task_well() -> None:
-    end_task(outcome(Verdict.DONE), outcome(Verdict.DONE).decision)
+    end_task(SHARD, outcome(Verdict.DONE).decision)
 
 
 def test_a_shard_to_retry_is_retried_after_its_delay() -> None:
     with pytest.raises(TryAgain) as raised:
-        end_task(outcome(Verdict.RETRY), outcome(Verdict.RETRY).decision)
+        end_task(SHARD, outcome(Verdict.RETRY).decision)
     decision = TypedRetryPolicy().evaluate(raised.value, 1, 10)
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(seconds=7))
     assert "because" in str(decision.reason)
@@ -74,7 +74,7 @@ def test_a_shard_to_retry_is_retried_after_its_delay() -> None:
 @pytest.mark.parametrize("verdict", [Verdict.DEAD, Verdict.CANCELLED])
 def test_a_dead_or_cancelled_shard_is_not_retried(verdict: Verdict) -> None:
     with pytest.raises(GivenUp, match=f"{SHARD}: {verdict.value}, because") as raised:
-        end_task(outcome(verdict), outcome(verdict).decision)
+        end_task(SHARD, outcome(verdict).decision)
     assert TypedRetryPolicy().evaluate(raised.value, 1, 10).action is RetryAction.FAIL
 
 

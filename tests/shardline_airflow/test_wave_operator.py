@@ -20,8 +20,8 @@ from shardline.runners.waves import FIRST_WAVE, WAVE, plan_waves, unfinished_wav
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store
 from shardline_airflow.runs import DagRuns
-from shardline_airflow.wave_operator import Watch, done_numbers
-from tests.factories import make_rows
+from shardline_airflow.wave_operator import Place, Watch, done_numbers, place_of
+from tests.factories import make_job, make_rows
 from tests.results.answers import ATTEMPT, answer_shard, error, small_job
 
 Work = Callable[[int], str]
@@ -187,3 +187,31 @@ def test_a_task_marked_as_failed_whose_shard_is_done_is_not_dead(tmp_path: Path)
 
 def test_a_wave_is_at_most_as_large_as_airflow_maps() -> None:
     assert max(len(w.numbers) for w in plan_waves(5_000)) == WAVE
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({}, Place("infer_locally")),
+        ({"run_on": "gpu", "gpu": {"model": "m"}}, Place("infer_on_gpu", 40)),
+        (
+            {"run_on": "gpu", "gpu": {"model": "m", "queue": "short"}},
+            Place("infer_on_gpu_short", 4),
+        ),
+    ],
+)
+def test_a_job_s_waves_run_where_its_runner_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], place: Place
+) -> None:
+    monkeypatch.setenv("SHARDLINE_GPU_PODS", "40")
+    monkeypatch.setenv("SHARDLINE_GPU_PODS_SHORT", "4")
+    assert place_of(make_job(tmp_path, **fields)) == place
+
+
+def test_with_a_pool_of_known_size_waves_wait_for_its_shards(tmp_path: Path) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+    runs, watch = job.watch(job.done)
+    watch.slots = 2
+    watch.run(plan_waves(FIRST_WAVE + 3))
+    assert len(runs.opened) == 2
+    assert watch.done == set(range(FIRST_WAVE + 3))

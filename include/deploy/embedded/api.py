@@ -56,8 +56,16 @@ class AirflowApi:
         return {name: part["status"] or "unknown" for name, part in health.items() if part}
 
     def ensure_pool(self, name: str, slots: int) -> None:
-        """Create the pool; one that exists keeps the slots that somebody gave it."""
-        body = {"name": name, "slots": slots, "description": "made by the embedded stack"}
+        """Create the pool; one that exists keeps the slots that somebody gave it.
+
+        A task that waits for a pod or a dag run in the triggerer keeps its slot.
+        """
+        body = {
+            "name": name,
+            "slots": slots,
+            "description": "made by the embedded stack",
+            "include_deferred": True,
+        }
         try:
             self.request("POST", "pools", json=body)
         except ApiError as error:

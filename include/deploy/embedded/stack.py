@@ -22,6 +22,7 @@ from deploy.embedded.environment import PROJECT, Folders, environment
 from deploy.embedded.errors import StackError
 from deploy.embedded.home import Home, free_port
 from deploy.embedded.postgres import Postgres
+from shardline.runners.gpu.settings import GpuSettings
 
 HEALTH_TIMEOUT_S = 300.0  # a busy machine of two cores took 120
 DAGS_TIMEOUT_S = 180.0
@@ -48,7 +49,13 @@ def local_pools(cores: int, memory_bytes: int) -> dict[str, int]:
     return {"local": max(1, min(cores + 1, memory_bytes // ENGINE_BYTES, MAX_ENGINES))}
 
 
-POOLS: Mapping[str, int] = local_pools(
+def gpu_pools() -> dict[str, int]:
+    """How many pods there are at once, as the deployment says (SHARDLINE_GPU_PODS, _PODS_SHORT)."""
+    settings = GpuSettings()
+    return {"gpu": settings.pods, "gpu_short": settings.pods_short}
+
+
+POOLS: Mapping[str, int] = gpu_pools() | local_pools(
     os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 )
 

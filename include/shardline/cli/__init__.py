@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 
 def main() -> None:
     """Entry point of the `shardline` command."""
     from shardline.cli.boundary import run_command
 
-    raise SystemExit(run_command())
+    code = run_command()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # the exit code is the truth about the job: no library's thread may change it on its way out
+    os._exit(code)

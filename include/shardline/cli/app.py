@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shardline.cli.screen import Screen
     from shardline.job import JobFile
     from shardline.plan import Plan
-    from shardline.results.open_replay import Wish
+    from shardline.results.wish import Wish
     from shardline.settings import Settings
     from shardline.store import Store
 
@@ -348,7 +348,7 @@ def rejected(job: Job, root: Root = None) -> None:
 
 def _wish(reasons: list[str] | None, sets: list[str] | None) -> Wish:
     from shardline.cli.find import parse_overrides
-    from shardline.results.open_replay import Wish
+    from shardline.results.wish import Wish
 
     return Wish(tuple(reasons or ()), parse_overrides(sets or []), Path.cwd())
 

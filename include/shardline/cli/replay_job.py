@@ -15,7 +15,7 @@ from shardline.results.publish import current_publication
 if TYPE_CHECKING:
     from shardline.cli.screen import Screen
     from shardline.plan import Plan
-    from shardline.results.open_replay import Wish
+    from shardline.results.wish import Wish
     from shardline.store import Store
 
 

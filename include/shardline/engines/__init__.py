@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardline.engines.base import Engine
-from shardline.job import JobFile
+from shardline.job import EngineBlock, JobFile
 from shardline.plan import Plan
 from shardline.rows import Request
 
@@ -26,10 +26,14 @@ def known_good(job: JobFile) -> Request:
     return Request("known-good", "POST", job.form.url, _GOOD[job.kind])
 
 
-def engine_maker(plan: Plan) -> Callable[[], Engine]:
-    """What makes a new engine for a job: at the start, and again after each death."""
+def engine_maker(plan: Plan, slots: int | None = None) -> Callable[[], Engine]:
+    """What makes a new engine for a job: at the start, and again after each death.
+
+    Args:
+        slots: an upper bound of max_num_seqs, after an attempt ran out of memory.
+    """
     job = plan.job_file
-    block = job.engine
+    block = _bounded(job.engine, slots)
     if block.engine == "stub":
         from shardline.engines.stub import StubEngine
 
@@ -44,3 +48,10 @@ def engine_maker(plan: Plan) -> Callable[[], Engine]:
     from shardline.engines.vllm import VllmEngine
 
     return lambda: VllmEngine(block, plan.model_commit, job.name, job.kind, counters)
+
+
+def _bounded(block: EngineBlock, slots: int | None) -> EngineBlock:
+    if slots is None:
+        return block
+    bound = min(block.engine_args.get("max_num_seqs", slots), slots)
+    return block.model_copy(update={"engine_args": {**block.engine_args, "max_num_seqs": bound}})

@@ -34,6 +34,7 @@ from shardline.job import EngineBlock
 from shardline.kinds import FORMS, Kind
 from shardline.reasons import DeadLetterReason
 from shardline.rows import EngineMetrics, Request
+from shardline.weights.cache import local_model_folder
 
 _STOP_S = 2.0
 _ABORTED_AT_MOST = 3
@@ -71,19 +72,19 @@ class VllmEngine:
 
     def _fit_to(self, gpu: Gpu | None) -> None:
         block, kind = self._block, self._kind
-        defaults = default_args(
-            block, self._commit, self._name, is_cpu=self._is_cpu, kind=kind, gpu=gpu
-        )
+        defaults = default_args(block, self._name, is_cpu=self._is_cpu, kind=kind, gpu=gpu)
         self._args = defaults | block.engine_args
         self.max_num_seqs = int(self._args["max_num_seqs"])
 
     async def start(self) -> None:
-        is_folder = os.path.isabs(self._args["model"])  # noqa: PTH117
-        for key, value in default_env(is_cpu=self._is_cpu, is_folder=is_folder).items():
+        for key, value in default_env(is_cpu=self._is_cpu).items():
             os.environ.setdefault(key, value)
         loop = asyncio.get_running_loop()
         if not self._is_cpu:
             self._fit_to(await loop.run_in_executor(_MAKER, find_gpu))
+        folder = await loop.run_in_executor(_MAKER, local_model_folder, self._block, self._commit)
+        self._args["model"] = str(folder)
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all of it is here
         self._llm = await loop.run_in_executor(_MAKER, self._make)
         config = self._llm.model_config
         self._max_model_len = int(config.max_model_len)

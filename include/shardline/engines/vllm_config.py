@@ -11,7 +11,6 @@ from typing import Any
 from shardline.engines.vllm_limits import CPU, Gpu, limits
 from shardline.job import EngineBlock
 from shardline.kinds import Kind
-from shardline.store import folder_of
 
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
 
@@ -27,7 +26,6 @@ def is_cpu() -> bool:
 
 def default_args(
     block: EngineBlock,
-    commit: str,
     name: str,
     *,
     is_cpu: bool,
@@ -42,9 +40,8 @@ def default_args(
     """
     gpus = math.prod(int(block.engine_args.get(key) or 1) for key in _PARALLEL)
     max_num_seqs, max_num_batched_tokens = CPU if is_cpu else limits(gpu, block.model, gpus)
-    folder = folder_of(block.model) if block.model.startswith(("/", "file://")) else None
     args: dict[str, Any] = {
-        "model": str(folder or block.model),
+        "model": block.model,  # its folder on this machine, once it is there
         "served_model_name": name,
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
@@ -54,23 +51,19 @@ def default_args(
         args["runner"] = "pooling"  # which of these models can cache prefixes, vLLM knows
     else:
         args |= {"runner": "generate", "enable_prefix_caching": True}
-    if folder is None:
-        args |= {"revision": commit, "tokenizer_revision": commit}
     if is_cpu:
         # torch.compile takes minutes here; the default block of 128 hides short shared prefixes
         args |= {"enforce_eager": True, "block_size": 32, "dtype": cpu_dtype()}
     return args
 
 
-def default_env(*, is_cpu: bool, is_folder: bool) -> dict[str, str]:
+def default_env(*, is_cpu: bool) -> dict[str, str]:
     """Environment of the engine, where the deployment has not set it."""
     env = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # where our own log is kept
     }
-    if is_folder:
-        env["HF_HUB_OFFLINE"] = "1"
     if is_cpu:
         env["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
         # the model then runs in the engine's own process instead of a third one: 16 s of start-up

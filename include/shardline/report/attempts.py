@@ -60,17 +60,21 @@ def fold_attempts(attempts: Sequence[Attempt], last_words: Mapping[str, str]) ->
     start = _moment(attempts[0].started_at)
     ends = {a.attempt: a.ended_at or last_words.get(a.attempt) for a in attempts}
     wall_s = max(_since(start, end or a.started_at) for a in attempts for end in [ends[a.attempt]])
-    rows = sum(a.counts.results + a.counts.dead for a in attempts)
+    ahead = sum(a.counts.ahead for a in attempts)
+    rows = sum(a.counts.results + a.counts.dead for a in attempts) + ahead
+    prompt = sum(a.counts.prompt_tokens for a in attempts)
     completion = sum(a.counts.completion_tokens for a in attempts)
     return WorkFigures(
         attempts=len(attempts),
-        by_end=dict(sorted(Counter(str(a.end or VANISHED) for a in attempts).items())),
+        by_end=dict(sorted(Counter(_how(a) for a in attempts).items())),
         seconds=_seconds(attempts),
         rows=rows,
-        prompt_tokens=sum(a.counts.prompt_tokens for a in attempts),
+        rows_ahead=ahead,
+        prompt_tokens=prompt,
         completion_tokens=completion,
         engine_restarts=sum(a.counts.engine_restarts for a in attempts),
         rows_per_s=rows / wall_s if wall_s > 0 else None,
+        prompt_tokens_per_s=prompt / wall_s if wall_s > 0 else None,
         completion_tokens_per_s=completion / wall_s if wall_s > 0 else None,
         metrics=_metrics(attempts),
         spans=[_span(a, start, ends[a.attempt]) for a in attempts[:_MAX_SPANS]],
@@ -84,7 +88,7 @@ def _troubles(attempts: Iterable[Attempt]) -> list[Trouble]:
     found: dict[tuple[str, str], list[Attempt]] = {}
     for a in attempts:
         if a.end not in _FINE:
-            kind = (str(a.end or VANISHED), _said(a)[:_SHOWN_CHARACTERS])
+            kind = (_how(a), _said(a)[:_SHOWN_CHARACTERS])
             found.setdefault(kind, []).append(a)
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
@@ -93,8 +97,15 @@ def _troubles(attempts: Iterable[Attempt]) -> list[Trouble]:
     ]
 
 
+def _how(attempt: Attempt) -> str:
+    """By the worker's own word, else by what was seen of its pod."""
+    return str(attempt.end or attempt.pod_outcome or VANISHED)
+
+
 def _said(attempt: Attempt) -> str:
     """What the worker said of its end, else what was seen of it."""
+    if attempt.pod_outcome is not None and attempt.end is None:
+        return " ".join(filter(None, [attempt.pod_outcome.sentence, attempt.message]))
     if attempt.message or attempt.exit_code is None:
         return attempt.message or "Nobody saw its end."
     if attempt.exit_code < 0:
@@ -135,7 +146,7 @@ def _metrics(attempts: Sequence[Attempt]) -> EngineMetrics:
 def _weighted(attempts: Sequence[Attempt], name: str) -> float | None:
     """The mean over attempts, each counted for as long as it worked."""
     known = [
-        (value, max(a.seconds.useful + a.seconds.tail, 1e-9))
+        (value, max(a.seconds.useful + a.seconds.tail + a.seconds.ahead, 1e-9))
         for a in attempts
         if (value := getattr(a.metrics, name)) is not None
     ]

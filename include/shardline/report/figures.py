@@ -111,6 +111,9 @@ class WorkFigures(msgspec.Struct, frozen=True):
     spans: list[Span]
     hosts: int
     troubles: list[Trouble] = []
+    prompt_tokens_per_s: float | None = None
+    rows_ahead: int = 0
+    """Of `rows`, those that idle slots did for shards that nobody had started."""
 
 
 class TokenFigures(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ _PARTS = (
     ("stall", "dead"),
     ("restart", "rejected"),
     ("drain", "documents"),
+    ("ahead", "results"),
 )
 
 
@@ -67,6 +68,8 @@ def _speed(done: WorkFigures) -> list[tuple[str, str]]:
     shown: list[tuple[str, str]] = []
     if done.rows_per_s:
         shown.append(("rows/s", rate_text(done.rows_per_s)))
+    if done.prompt_tokens_per_s:
+        shown.append(("prompt tokens/s", rate_text(done.prompt_tokens_per_s)))
     if done.completion_tokens_per_s:
         shown.append(("answer tokens/s", rate_text(done.completion_tokens_per_s)))
     if m.mean_running is not None and m.max_num_seqs:
@@ -84,6 +87,8 @@ def _speed(done: WorkFigures) -> list[tuple[str, str]]:
         shown.append(("KV cache in use", share_text(m.kv_cache_usage, 1)))
     if m.preemptions is not None:
         shown.append(("preemptions", f"{m.preemptions:,}"))
+    if done.rows_ahead:
+        shown.append(("rows worked ahead", f"{done.rows_ahead:,}"))
     shown.append(("engine restarts", f"{done.engine_restarts:,}"))
     if m.peak_rss_mb is not None:
         shown.append(("peak memory", bytes_text(m.peak_rss_mb * 1e6)))

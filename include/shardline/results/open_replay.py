@@ -10,31 +10,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shardline import __version__
-from shardline.errors import (
-    FieldProblem,
-    JobFileError,
-    JobNotReady,
-    ReplayRefused,
-    WrongInput,
-)
-from shardline.job import JobFile, change_job
+from shardline.errors import JobNotReady, ReplayRefused
+from shardline.job import JobFile
 from shardline.layout import NO_PARTITION, replay_id
 from shardline.models import pin_model
 from shardline.plan import Plan, Replay, encode_plan, read_plan, timestamp
-from shardline.reasons import DeadLetterReason
 from shardline.results.chain import Chain, dead_names
 from shardline.results.cut_replay import say_gone
 from shardline.results.delta import open_table
 from shardline.results.merge import MergeReport, read_merge_report
 from shardline.results.publish import current_publication
+from shardline.results.wish import Wish, changed_job, chosen_reasons
 from shardline.runners.generations import cancel_generation, current_generation
 from shardline.store import Put
 
@@ -42,32 +34,6 @@ if TYPE_CHECKING:
     from shardline.store import Store
 
 log = logging.getLogger(__name__)
-
-CHANGEABLE = (
-    "parameters",
-    "output.truncated",
-    "run_on",
-    "local",
-    "gpu",
-    "shards",
-    "limits.max_dead",
-    "limits.partial",
-)
-"""What a replay may set otherwise: how a request is run, never what is asked or published."""
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What somebody asks to be run again.
-
-    Without reasons it is all that can be replayed, and with other settings all there is.
-    """
-
-    reasons: tuple[str, ...] = ()
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted fields of the job file with their new values."""
-    folder: Path = Path()
-    """Where relative paths of a model start."""
 
 
 def open_replay(
@@ -86,12 +52,12 @@ def open_replay(
         ModelNotFound: no such model.
     """
     parent = read_plan(store, plan.whole_id)
-    job = _changed(parent, wish)
+    job = changed_job(parent, wish)
     known = list_replays(store, parent)
     mine = [p for p in known if opened_by and p.replay and p.replay.opened_by == opened_by]
     if mine:
         return _opened(store, mine[-1])
-    reasons = _choose(parent, job, wish)
+    reasons = chosen_reasons(parent, job, wish)
     if (still_open := find_open(store, known)) is not None:
         return _opened(store, _same(parent, still_open, reasons, wish))
     base = _read_base(store, parent)
@@ -137,35 +103,6 @@ def find_open(store: Store, replays: Iterable[Plan]) -> Plan | None:
         if not is_published and not store.exists(plan.layout.abandoned):
             return plan
     return None
-
-
-def _changed(parent: Plan, wish: Wish) -> JobFile:
-    known = {reason.value for reason in DeadLetterReason}
-    if unknown := sorted(set(wish.reasons) - known):
-        raise WrongInput(
-            f"{unknown[0]}: no reason of a dead letter; there are: {', '.join(sorted(known))}"
-        )
-    problems = [
-        FieldProblem(name, f"a replay cannot change it; it can: {', '.join(CHANGEABLE)}")
-        for name in wish.changes
-        if not any(name == may or name.startswith(f"{may}.") for may in CHANGEABLE)
-    ]
-    where = f"replay of {parent.job_id}"
-    if problems:
-        raise JobFileError(where, problems)
-    return change_job(parent.job_file, wish.changes, folder=wish.folder.absolute(), where=where)
-
-
-def _choose(parent: Plan, job: JobFile, wish: Wish) -> list[str]:
-    if wish.reasons:
-        return sorted(set(wish.reasons))
-    is_other = _settings(job) != _settings(parent.job_file)
-    return sorted(reason.value for reason in DeadLetterReason if is_other or reason.can_replay)
-
-
-def _settings(job: JobFile) -> tuple[Any, ...]:
-    """What may give a request another end."""
-    return job.parameters, job.output, job.run_on, job.engine
 
 
 def _same(parent: Plan, found: Plan, reasons: list[str], wish: Wish) -> Plan:

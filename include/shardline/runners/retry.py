@@ -1,8 +1,11 @@
 """What the end of an attempt means for its shard. Pure: records in, a decision out.
 
 PROTOCOL 11 and 12. Only an attempt without progress is charged to the shard; three of those in one
-generation, or one permanent outcome, and the shard is dead. Interruptions and store outages are
-free under a high ceiling, with growing delays.
+generation, or one permanent outcome, and the shard is dead. Interruptions, store outages and errors
+of the control plane are free, with growing delays, under a high ceiling of such attempts in a row
+that brought nothing: a shard that gets on is never given up for being interrupted often.
+
+Where a pod was watched, its outcome decides (reasons.PodOutcome); else the exit code does.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from shardline.isolation import ALONE_AT_MOST
-from shardline.reasons import AttemptEnd, ExitCode
+from shardline.reasons import AttemptEnd, Charge, ExitCode, PodOutcome
 from shardline.rows import Attempt
 
 MAX_CHARGED = 3
@@ -52,21 +55,52 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one attempt ended. Without an exit code nobody saw its end: it vanished."""
+    """How one attempt ended. Without a pod's outcome or an exit code nobody saw it: it vanished."""
 
     exit_code: int | None
     made_progress: bool
     message: str = ""
+    pod: PodOutcome | None = None
+
+    @property
+    def charge(self) -> Charge:
+        """What it costs the shard if it brought nothing."""
+        if self.pod is not None:
+            return self.pod.charge
+        if self.exit_code in _ASKED_TO_STOP:
+            return Charge.FREE
+        return _CHARGES.get(self.exit_code, Charge.CHARGED)
 
     @property
     def is_free(self) -> bool:
         """Interruptions and outages say nothing about the shard."""
-        free = (None, ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE)
-        return self.exit_code in free or self.exit_code in _ASKED_TO_STOP
+        return self.charge is Charge.FREE
 
     @property
     def is_charged(self) -> bool:
-        return not (self.made_progress or self.is_free or self.exit_code == ExitCode.DONE)
+        return self.charge is Charge.CHARGED and not self.made_progress
+
+    @property
+    def is_done(self) -> bool:
+        if self.pod is not None:  # a worker may end well without results
+            return self.pod is PodOutcome.DONE
+        return self.exit_code == ExitCode.DONE
+
+    @property
+    def is_cancelled(self) -> bool:
+        if self.pod is not None:
+            return self.pod is PodOutcome.CANCELLED
+        return self.exit_code == ExitCode.CANCELLED
+
+
+_CHARGES: dict[int | None, Charge] = {
+    None: Charge.FREE,
+    ExitCode.DONE: Charge.NOTHING,
+    ExitCode.CANCELLED: Charge.NOTHING,
+    ExitCode.DRAINED: Charge.FREE,
+    ExitCode.STORE_UNREACHABLE: Charge.FREE,
+    ExitCode.WRONG_INPUT: Charge.PERMANENT,
+}
 
 
 def decide(outcomes: Sequence[Outcome], jitter: float = 0.0) -> Decision:
@@ -74,26 +108,31 @@ def decide(outcomes: Sequence[Outcome], jitter: float = 0.0) -> Decision:
 
     Args:
         outcomes: every attempt of the generation, oldest first; the last has just ended.
-        jitter: 0 to 1, stretches the delay by up to half, so that a fleet does not come back at once.
+        jitter: 0 to 1, stretches the delay by up to half, or is all of it, so that a fleet does not
+            come back at once.
     """
     last = outcomes[-1]
-    if last.exit_code == ExitCode.DONE:
+    if last.is_done:
         return Decision(Verdict.DONE, "results are committed")
-    if last.exit_code == ExitCode.CANCELLED:
+    if last.is_cancelled:
         return Decision(Verdict.CANCELLED, "the job was cancelled")
-    if last.exit_code == ExitCode.WRONG_INPUT:
+    if last.charge is Charge.PERMANENT:
         return Decision(Verdict.DEAD, f"permanent: {_say(last)}", is_charged=True)
     charged = sum(outcome.is_charged for outcome in outcomes)
     if charged >= MAX_CHARGED:
         why = f"{charged} attempts without progress, the last: {_say(last)}"
         return Decision(Verdict.DEAD, why, is_charged=last.is_charged)
-    if len(outcomes) - charged > MAX_FREE:
-        why = f"interrupted {len(outcomes) - charged} times, the last: {_say(last)}"
-        return Decision(Verdict.DEAD, why)
     in_a_row = _since_progress(outcomes)
-    delay = min(_DELAY_S * 2 ** (in_a_row - 1), _LONGEST_DELAY_S) if in_a_row else 0.0
+    free = sum(outcome.is_free for outcome in outcomes[len(outcomes) - in_a_row :])
+    if free > MAX_FREE:
+        why = f"interrupted {free} times without progress, the last: {_say(last)}"
+        return Decision(Verdict.DEAD, why)
+    if in_a_row:
+        delay = min(_DELAY_S * 2 ** (in_a_row - 1), _LONGEST_DELAY_S) * (1 + jitter / 2)
+    else:  # a fleet that lost its machines at once does not come back at once
+        delay = _DELAY_S * jitter if last.is_free else 0.0
     why = f"{'charged' if last.is_charged else 'free'}, {charged} of {MAX_CHARGED}: {_say(last)}"
-    return Decision(Verdict.RETRY, why, last.is_charged, delay * (1 + jitter / 2))
+    return Decision(Verdict.RETRY, why, last.is_charged, delay)
 
 
 def read_outcomes(attempts: Iterable[Attempt], with_segments: Collection[str]) -> list[Outcome]:
@@ -121,7 +160,7 @@ def read_outcomes(attempts: Iterable[Attempt], with_segments: Collection[str]) -
             or is_smaller
             or is_evidence
         )
-        outcomes.append(Outcome(attempt.exit_code, progress, attempt.message))
+        outcomes.append(Outcome(attempt.exit_code, progress, attempt.message, attempt.pod_outcome))
         # a conviction starts a new hunt
         smallest = None if attempt.convictions else group if group is not None else smallest
     return outcomes
@@ -139,7 +178,9 @@ def _since_progress(outcomes: Sequence[Outcome]) -> int:
 
 def _say(outcome: Outcome) -> str:
     code = outcome.exit_code
-    if code is None:
+    if outcome.pod not in (None, PodOutcome.UNKNOWN):
+        how = f"{outcome.pod}: {outcome.pod.sentence}"
+    elif code is None:
         how = "it vanished"
     elif code < 0:
         how = f"killed by signal {-code}"

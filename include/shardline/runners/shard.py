@@ -12,6 +12,7 @@ import msgspec
 from uuid6 import uuid7
 
 from shardline import attempts
+from shardline.patience import outlast
 from shardline.plan import Plan
 from shardline.reasons import ExitCode
 from shardline.rows import Attempt
@@ -21,6 +22,7 @@ from shardline.segments import SegmentName
 from shardline.store import Store
 
 # an end that the worker could not write, and after which no row was in flight
+_PATIENCE_S = 60.0
 _ENDS = {code: code.attempt_end for code in (ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE)}
 
 
@@ -69,8 +71,9 @@ def infer_shard(
         on_start=on_start,
         env=env,
     )
-    record = _close_record(store, plan, shard, generation, attempt, code)
-    outcomes = read_history(store, plan, shard, generation)
+    # an outage that the worker did not outlive must not hide how it ended
+    record = outlast(_PATIENCE_S, _close_local, store, plan, shard, generation, attempt, code)
+    outcomes = outlast(_PATIENCE_S, read_history, store, plan, shard, generation)
     if code == ExitCode.DONE:
         outcomes = [*outcomes, Outcome(code, made_progress=True)]
     return ShardOutcome(shard, attempt, code, decide(outcomes, jitter), record)
@@ -88,24 +91,31 @@ def read_attempts(store: Store, plan: Plan, shard: str) -> list[Attempt]:
     return attempts.read_attempts(store, plan.layout, shard)
 
 
-def _close_record(
+def _close_local(
     store: Store, plan: Plan, shard: str, generation: int, attempt: str, code: int
 ) -> Attempt | None:
-    """Write what we saw of the end, where the worker could not (PROTOCOL 4).
-
-    A killed worker keeps a record without `end`: its rows were in flight. A worker that found the
-    results there has no record.
-    """
-    path = plan.layout.attempt(shard, attempt)
-    found = store.read_or_none(path)
+    """Close the record of a worker process; one that found the results there has no record."""
+    found = store.read_or_none(plan.layout.attempt(shard, attempt))
     if found is not None:
         record = msgspec.json.decode(found, type=Attempt)
-    elif code == ExitCode.DONE:
+        return record if record.exit_code is not None else close_record(store, plan, record, code)
+    if code == ExitCode.DONE:
         return None
-    else:
-        record = attempts.new_attempt(attempt, shard, generation)
+    record = attempts.new_attempt(attempt, shard, generation)
+    return close_record(store, plan, record, code)
+
+
+def close_record(store: Store, plan: Plan, record: Attempt, code: int | None) -> Attempt:
+    """Write what was seen of an attempt's end, where the worker could not (PROTOCOL 4).
+
+    A killed worker keeps a record without `end`: its rows were in flight.
+
+    Args:
+        code: the worker's exit code; None when nobody saw it.
+    """
     if record.exit_code is None:
-        record.exit_code, record.ended_at = code, attempts.now()
-        record.end = _ENDS.get(code)  # type: ignore[call-overload]
-        attempts.write_attempt(store, plan.layout, record)
+        record.exit_code = code
+        record.end = None if code is None else _ENDS.get(code)  # type: ignore[call-overload]
+    record.ended_at = record.ended_at or attempts.now()
+    attempts.write_attempt(store, plan.layout, record)
     return record

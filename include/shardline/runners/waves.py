@@ -17,6 +17,11 @@ from itertools import pairwise
 FIRST_WAVE = 8
 WAVE = 1_000
 MAX_OPEN = 4
+MAX_LIVING = 16
+"""With a pool of a known size: waves with a few stragglers each, while others keep the pool full."""
+QUEUED = 2
+"""Shards admitted per slot of the pool: one runs, one waits for it. More only fills Airflow's tables,
+and keeps the slots from the next job."""
 DEAD_IN_A_ROW = 8
 
 
@@ -51,6 +56,15 @@ class DeathClass(StrEnum):
     JOB = "wrong_input"
     CLUSTER = "engine_failed"
     VANISHED = "vanished"
+    # what a pod alone can die of
+    MANIFEST = "wrong_manifest"
+    IMAGE = "image_cannot_be_pulled"
+    NO_ROOM = "unschedulable"
+    REFUSED = "refused"
+    WONT_START = "wont_start"
+    MEMORY = "oom_killed"
+    STORAGE = "storage_exceeded"
+    DEADLINE = "deadline"
 
 
 @dataclass(frozen=True)
@@ -80,14 +94,40 @@ def unfinished_waves(waves: Iterable[Wave], done: Container[int]) -> list[Wave]:
     return [w for w in waves if any(n not in done for n in w.numbers)]
 
 
-def next_waves(states: Sequence[tuple[Wave, WaveState]], max_open: int = MAX_OPEN) -> list[Wave]:
-    """The waves to open now: at most `max_open` live at once, and the first one lives alone."""
+def next_waves(
+    states: Sequence[tuple[Wave, WaveState]],
+    max_open: int = MAX_OPEN,
+    *,
+    slots: int | None = None,
+    unfinished: int = 0,
+) -> list[Wave]:
+    """The waves to open now; the first one lives alone.
+
+    Args:
+        max_open: how many live at once where the pool's size is not known.
+        slots: of the pool. Then waves are opened by the shards that are left in the living ones, so
+            that stragglers never idle the fleet, and a job takes no more than it can use.
+        unfinished: shards of living waves that have no results.
+    """
     living = sum(state is WaveState.LIVING for _, state in states)
     unopened = [wave for wave, state in states if state is WaveState.UNOPENED]
     is_first_over = all(state is WaveState.ENDED for wave, state in states if wave.n == 0)
     if not is_first_over:
         return [wave for wave in unopened if wave.n == 0 and not living]
-    return unopened[: max(0, max_open - living)]
+    if slots is None:
+        return unopened[: max(0, max_open - living)]
+    return _admit(unopened[: max(0, MAX_LIVING - living)], QUEUED * slots - unfinished)
+
+
+def _admit(unopened: Iterable[Wave], room: int) -> list[Wave]:
+    """Waves in order, until they fill the room; the last one may be larger than what is left of it."""
+    admitted = []
+    for wave in unopened:
+        if room <= 0:
+            break
+        admitted.append(wave)
+        room -= len(wave.numbers)
+    return admitted
 
 
 def find_brake(

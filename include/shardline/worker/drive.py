@@ -40,7 +40,7 @@ class Driver:
     ) -> None:
         self._desk, self._shard, self._isolation = desk, shard, isolation
         self._journal, self._commits, self._ahead = journal, commits, ahead
-        self._make_engine = engine_maker(desk.plan)
+        self._make_engine = engine_maker(desk.plan, desk.settings.max_num_seqs)
         self.engine: Engine = self._make_engine()
         self._good, self._good_tokens = known_good(desk.plan.job_file), float("inf")
         self._fruitless = 0

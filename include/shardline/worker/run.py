@@ -84,6 +84,7 @@ class _Run:
     def __init__(self, desk: Desk) -> None:
         self._desk, self._attempt, self._call = desk, desk.attempt, desk.patience.call
         self._journal = Journal(desk)
+        self._read: Segments | None = None
         self._driver: Driver | None = None
 
     async def end(self, code: ExitCode, message: str) -> None:
@@ -108,7 +109,7 @@ class _Run:
             await self._drive(self._driver, commits)
             if not isolation.is_over:
                 raise errors.ShardInterrupted("told to stop before every row had an end")
-        put = await call(commit_results, desk.store, desk.layout, name)
+        put = await call(commit_results, desk.store, desk.layout, name, None, self._read)
         log.info("shard %s: %d results committed (%s)", name, len(shard), put.value)
         if ahead and self._driver:
             desk.clock.switch("ahead")
@@ -117,7 +118,7 @@ class _Run:
     async def _resume(self, shard: Shard) -> tuple[Isolation, WorkAhead | None]:
         """Read what earlier attempts left: committed rows, and who was in flight when."""
         desk = self._desk
-        segments = Segments(desk.store, desk.layout, shard.name, desk.folder)
+        segments = self._read = Segments(desk.store, desk.layout, shard.name, desk.folder)
         await self._call(segments.refresh)
         done = {row for row, name in enumerate(shard.ids) if name in segments.lines}
         attempts = await self._call(read_attempts, desk.store, desk.layout, shard.name)

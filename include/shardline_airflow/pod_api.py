@@ -1,0 +1,193 @@
+"""Pods through the Kubernetes API, for a task: each call ends, and its error says what it means.
+
+The API may be away for a minute (an upgrade of a managed control plane), may lose a reply after doing
+what it was asked, may ask to come later. Calls are repeated for as long; what is asked for twice is
+named so that it is done once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import orjson
+from kubernetes.client import ApiException, AuthorizationV1Api, CoreV1Api
+from urllib3.exceptions import HTTPError
+
+from shardline.errors import TransientError
+from shardline.runners.gpu.facts import CONTAINER
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+PATIENCE_S = 150.0
+"""How long a call is repeated: longer than a control plane's restart."""
+_TIMEOUT_S = (5, 30)
+_LOG_TIMEOUT_S = (5, 10)
+_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+_LATER = frozenset({408, 409, 429, 500, 502, 503, 504})
+
+
+class ControlPlaneDown(TransientError):
+    """The Kubernetes API did not answer for a while, or kept asking to come later."""
+
+
+class PodRefused(Exception):
+    """The API answered that it makes no such pod."""
+
+    def __init__(self, status: int, reason: str, message: str, may_create: bool) -> None:
+        self.status, self.reason, self.may_create = status, reason, may_create
+        super().__init__(message)
+
+
+class PodApi:
+    """The few calls a task makes. A pod is the API's own JSON."""
+
+    def __init__(
+        self, core: CoreV1Api, namespace: str, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._core, self.namespace, self._pause = core, namespace, pause
+
+    def find(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        """All pods with these labels, in whatever state, the newest last."""
+        selector = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+        found = self._call(
+            lambda: self._core.list_namespaced_pod(
+                self.namespace, label_selector=selector, _request_timeout=_TIMEOUT_S
+            )
+        )
+        pods = [self._plain(pod) for pod in found.items]
+        return sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """One pod; None when there is none of this name."""
+        try:
+            pod = self._call(
+                lambda: self._core.read_namespaced_pod(
+                    name, self.namespace, _request_timeout=_TIMEOUT_S
+                )
+            )
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+        return self._plain(pod)
+
+    def create(self, pod: Any) -> dict[str, Any]:
+        """Make the pod, or find the one of its name: a lost reply is no second pod.
+
+        Raises:
+            PodRefused: the API says no.
+            ControlPlaneDown: it says nothing.
+        """
+        try:
+            made = self._call(
+                lambda: self._core.create_namespaced_pod(
+                    self.namespace, pod, _request_timeout=_TIMEOUT_S
+                )
+            )
+        except ApiException as error:
+            if _reason(error) != "AlreadyExists":
+                may = error.status == 403 and self._may_create()
+                raise PodRefused(error.status or 0, _reason(error), _message(error), may) from error
+            found = self.read(pod.metadata.name)
+            if found is None:  # it went between the two calls
+                raise ControlPlaneDown(
+                    f"pod {pod.metadata.name}: was there, and is gone"
+                ) from error
+            return found
+        return self._plain(made)
+
+    def remove(self, name: str, *, at_once: bool) -> None:
+        """Let the pod go and delete it; it may be gone already.
+
+        Args:
+            at_once: without a grace period, for one that has ended or whose node is lost. Else its
+                worker drains first.
+        """
+        grace = {"grace_period_seconds": 0} if at_once else {}
+        options = {"_request_timeout": _TIMEOUT_S}
+        for call in (
+            lambda: self._core.delete_namespaced_pod(name, self.namespace, **grace, **options),
+            lambda: self._core.patch_namespaced_pod(
+                name, self.namespace, {"metadata": {"finalizers": None}}, **options
+            ),
+        ):
+            try:
+                self._call(call)
+            except ApiException as error:
+                if error.status != 404:
+                    raise
+
+    def tail(self, name: str, lines: int) -> list[str]:
+        """The end of the container's log, if its node still gives it."""
+        try:
+            # undecoded: the client makes "b'...'" of a log that it decodes
+            answer = self._core.read_namespaced_pod_log(
+                name,
+                self.namespace,
+                container=CONTAINER,
+                tail_lines=lines,
+                _request_timeout=_LOG_TIMEOUT_S,
+                _preload_content=False,
+            )
+            text: str = answer.data.decode(errors="replace")
+        except (ApiException, HTTPError) as error:
+            log.info("pod %s: its node gives no log (%s)", name, type(error).__name__)
+            return []
+        return text.splitlines()
+
+    def _may_create(self) -> bool:
+        """Whether we have the right to make pods here: everybody may ask."""
+        asked = {"namespace": self.namespace, "verb": "create", "resource": "pods"}
+        body = {"spec": {"resourceAttributes": asked}}
+        api = AuthorizationV1Api(self._core.api_client)
+        try:
+            answer = self._call(
+                lambda: api.create_self_subject_access_review(body, _request_timeout=_TIMEOUT_S)
+            )
+        except ApiException:
+            return False
+        return bool(answer.status.allowed)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        """Repeat a call while the API cannot answer. Raises ControlPlaneDown, or its clear answer."""
+        waited, n = 0.0, 0
+        while True:
+            try:
+                return call()
+            except ApiException as error:
+                if error.status not in _LATER or _reason(error) == "AlreadyExists":
+                    raise
+                last = f"{error.status} {error.reason}"
+            except HTTPError as error:  # also 429 and 503: the client waits as long as they ask
+                last = type(error).__name__
+            if waited >= PATIENCE_S:
+                raise ControlPlaneDown(f"the Kubernetes API did not answer: {last}")
+            delay = _DELAYS_S[min(n, len(_DELAYS_S) - 1)]
+            log.warning("the Kubernetes API did not answer (%s), again in %.0f s", last, delay)
+            self._pause(delay)
+            waited, n = waited + delay, n + 1
+
+    def _plain(self, pod: Any) -> dict[str, Any]:
+        plain: dict[str, Any] = self._core.api_client.sanitize_for_serialization(pod)
+        return plain
+
+
+def _status(error: ApiException) -> dict[str, Any]:
+    """The Status object in an answer."""
+    try:
+        found = orjson.loads(error.body or b"{}")
+    except orjson.JSONDecodeError:  # a proxy's page
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _reason(error: ApiException) -> str:
+    return str(_status(error).get("reason") or "")
+
+
+def _message(error: ApiException) -> str:
+    return str(_status(error).get("message") or error.reason or "no reason given")

@@ -1,0 +1,176 @@
+"""Wait for a pod in the triggerer, and stop when there is nothing to wait for.
+
+How it works: it looks at the pod every `poll_interval` and lets `runners.gpu.outcomes.look` decide.
+Between looks it tells how far the worker is, from the progress object in the store. It never reads the
+pod's log: a log that is followed hangs with its node.
+
+What Airflow's own trigger does otherwise: it waits for ever for a pod on a lost node, and a triggerer
+that stood still and comes back deletes the live pods of the triggers that were moved meanwhile.
+
+Known limitation: whether a task was killed or its trigger was moved is asked when it happens. If that
+question cannot be answered the pod is kept; `reap_pods` finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from airflow.providers.cncf.kubernetes.triggers.pod import KubernetesPodTrigger
+from airflow.sdk.exceptions import AirflowException
+from airflow.triggers.base import TriggerEvent
+
+from shardline.errors import ShardlineError
+from shardline.rows import Progress
+from shardline.runners.gpu.facts import PodFacts, read_facts
+from shardline.runners.gpu.outcomes import Patience, Stop, look
+from shardline.settings import Settings
+from shardline_airflow.buckets import open_root
+
+_HEARD_S = 60.0
+_CONNECTION_S = 600.0
+"""A connection is made anew so often: its token may be short-lived."""
+
+
+class ShardPodTrigger(KubernetesPodTrigger):
+    """Fires once, with why it stopped and the last it saw of the pod."""
+
+    def __init__(
+        self,
+        *,
+        progress: str,
+        attempt: str,
+        patience: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.progress, self.attempt = progress, attempt
+        self.patience = patience
+        self._told: tuple[int, str] | None = None
+        self._connection: AsyncExitStack | None = None
+        self._connected_at = 0.0
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("progress", "attempt", "patience")
+        own = {name: getattr(self, name) for name in names}
+        return f"{type(self).__module__}.{type(self).__qualname__}", super().serialize()[1] | own
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        patience, last = Patience(**self.patience), None
+        heard_at, asked_at = None, -_HEARD_S
+        try:
+            while True:
+                pod = await self._look()
+                facts = read_facts(pod) if pod else None
+                if facts and facts.is_running and time.monotonic() - asked_at >= _HEARD_S:
+                    heard_at, asked_at = await asyncio.to_thread(self._hear), time.monotonic()
+                stop = None
+                if pod is not None:
+                    stop = look(facts, datetime.now(UTC), heard_at, patience)
+                last = facts or last
+                if stop is not None:
+                    self._fired_event = True
+                    yield TriggerEvent(self._event(stop, last))
+                    return
+                await asyncio.sleep(self.poll_interval)
+        finally:
+            await self._disconnect()
+
+    def _event(self, stop: Stop, last: PodFacts | None) -> dict[str, Any]:
+        return {
+            "name": self.pod_name,
+            "attempt": self.attempt,
+            "stop": stop.value,
+            "facts": msgspec.to_builtins(last),
+        }
+
+    async def _look(self) -> Mapping[str, Any] | None:
+        """The pod; {} when there is none; None when the API does not say."""
+        from kubernetes_asyncio.client import CoreV1Api
+
+        try:
+            answer = await CoreV1Api(await self._connect()).read_namespaced_pod(
+                self.pod_name, self.pod_namespace, _preload_content=False
+            )
+            async with answer:
+                if answer.status == 404:
+                    return {}
+                if answer.status == 200:
+                    return dict(await answer.json())
+                why = str(answer.status)
+        # whatever keeps us from looking (network, TLS, an expired login), the pod lives on: look again
+        except Exception as error:  # noqa: BLE001
+            why = f"{type(error).__name__}: {error}"
+        self.log.warning("pod %s: the Kubernetes API does not say (%s)", self.pod_name, why)
+        await self._disconnect()
+        return None
+
+    async def _connect(self) -> Any:
+        if self._connection is None or time.monotonic() - self._connected_at > _CONNECTION_S:
+            await self._disconnect()
+            self._connection = AsyncExitStack()
+            self._client = await self._connection.enter_async_context(self.hook.get_conn())
+            self._connected_at = time.monotonic()
+        return self._client
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.aclose()
+
+    def _hear(self) -> datetime | None:
+        """When the worker last wrote to the store; now, if the store cannot say."""
+        try:
+            found = open_root(Settings()).read_or_none(self.progress)
+        except (ShardlineError, AirflowException) as error:
+            self.log.warning("pod %s: the store does not say (%s)", self.pod_name, error)
+            return datetime.now(UTC)
+        if found is None:
+            return None
+        said = msgspec.json.decode(found, type=Progress)
+        if self._told != (said.rows_done, said.state):
+            self._told = (said.rows_done, said.state)
+            self.log.info(
+                "%s: %s, %d of %d rows, %.1f rows/s",
+                said.shard,
+                said.state,
+                said.rows_done,
+                said.rows_total,
+                said.rows_per_s,
+            )
+        return datetime.fromisoformat(said.at)
+
+    async def on_kill(self) -> None:
+        """Delete the pod when a person ended the task; keep it when its trigger was moved."""
+        if self._fired_event:
+            return
+        try:
+            may_delete = await self.safe_to_cancel()
+        except Exception:  # whatever it is: a live pod is worth more than an orphan costs
+            self.log.exception("pod %s kept: its task's state is not known", self.pod_name)
+            return
+        if not may_delete:
+            self.log.warning("pod %s kept: its task still waits for it", self.pod_name)
+            return
+        await self._remove()
+
+    async def _remove(self) -> None:
+        from kubernetes_asyncio.client import CoreV1Api
+
+        self.log.info("pod %s: deleted, its worker drains", self.pod_name)
+        free = {"metadata": {"finalizers": None}}
+        where, raw = (self.pod_name, self.pod_namespace), {"_preload_content": False}
+        async with self.hook.get_conn() as client:
+            api = CoreV1Api(client)
+            for call in (
+                api.delete_namespaced_pod(*where, **raw),
+                api.patch_namespaced_pod(*where, free, **raw),
+            ):
+                async with await call as answer:
+                    if answer.status not in (200, 202, 404):
+                        self.log.error("pod %s: not removed (%d)", self.pod_name, answer.status)

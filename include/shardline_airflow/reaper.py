@@ -1,0 +1,41 @@
+"""Remove what a wave has left in the cluster, when none of its tasks waits for a pod any more.
+
+A pod is left when the last process that knew it was killed: a task while it sent the pod, a triggerer
+before it could ask whether a person had ended the task. Its worker drains; its rows are safe.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from shardline.runners.gpu.facts import read_facts
+from shardline.runners.gpu.settings import GpuSettings
+from shardline_airflow.pod_api import PodApi
+
+log = logging.getLogger(__name__)
+
+
+def reap_pods(dag_id: str, run_id: str) -> int:
+    """Remove every pod of one wave; how many there were.
+
+    Raises:
+        ControlPlaneDown: the Kubernetes API does not answer.
+    """
+    from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+
+    settings = GpuSettings()
+    core = KubernetesHook(conn_id=settings.conn_id).core_v1_client
+    return reap(PodApi(core, settings.namespace), dag_id, run_id)
+
+
+def reap(api: PodApi, dag_id: str, run_id: str) -> int:
+    """The same with an API at hand."""
+    from airflow.providers.cncf.kubernetes.pod_generator import make_safe_label_value
+
+    wanted = {"dag_id": dag_id, "run_id": run_id}
+    left = api.find({name: make_safe_label_value(value) for name, value in wanted.items()})
+    for pod in left:
+        facts = read_facts(pod)
+        log.warning("pod %s (%s) was left behind: removed", facts.name, facts.phase)
+        api.remove(facts.name, at_once=facts.has_ended)
+    return len(left)

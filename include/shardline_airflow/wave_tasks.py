@@ -1,0 +1,85 @@
+"""The tasks of a wave's dag, the same for every runner: shard numbers, one task each, the outcome.
+
+`check_outcome` is the only leaf, because a dag run takes the state of its leaves. What is mapped are
+integers only, since every mapped instance downloads the whole list.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param, task
+
+from shardline_airflow.job_tasks import RETRIES
+
+WAVE_DAG: dict[str, Any] = {
+    "schedule": None,
+    "catchup": False,
+    "max_active_runs": 16,
+    "max_active_tasks": 1_000,
+    "is_paused_upon_creation": False,
+    "tags": ["shardline"],
+}
+
+
+def wave_fields() -> dict[str, Param]:
+    """What `run_waves` tells a wave."""
+    return {
+        "job_id": Param(
+            type="string",
+            pattern="^[a-z0-9-]+$",
+            title="Job",
+            description="The id of a planned job.",
+        ),
+        "lo": Param(0, type="integer", minimum=0, title="First shard", description="Its number."),
+        "hi": Param(
+            1,
+            type="integer",
+            minimum=1,
+            title="End",
+            description="The number after the last shard; at most 1,000 more than the first.",
+        ),
+        "generation": Param(
+            1,
+            type="integer",
+            minimum=1,
+            title="Generation",
+            description="Which start or resume of the job this wave belongs to.",
+        ),
+    }
+
+
+def wave_tasks(infer_shard: Any, *, has_pods: bool = False) -> Any:
+    """Add a wave's tasks to the dag of the context; return check_outcome.
+
+    Args:
+        infer_shard: the runner's operator, `partial`; it takes the `number` of a shard.
+        has_pods: whether tasks may leave pods behind.
+    """
+
+    @task(**RETRIES)
+    def shard_numbers(params: Any = None) -> list[int]:
+        from shardline_airflow import stages
+
+        wave = {name: params[name] for name in ("job_id", "lo", "hi", "generation")}
+        return stages.unfinished_shards(**wave)
+
+    @task(trigger_rule="all_done", **RETRIES)
+    def reap_pods(dag_run: Any = None) -> int:
+        from shardline_airflow.reaper import reap_pods
+
+        return reap_pods(dag_run.dag_id, dag_run.run_id)
+
+    @task(trigger_rule="all_done", **RETRIES)
+    def check_outcome(params: Any = None) -> None:
+        from shardline_airflow import stages
+
+        stages.check_wave(params["job_id"], params["lo"], params["hi"])
+
+    ended = infer_shard.expand(number=shard_numbers())
+    outcome = check_outcome()
+    if has_pods:
+        ended >> reap_pods() >> outcome
+    else:
+        ended >> outcome
+    return outcome

@@ -1,0 +1,36 @@
+"""What a wave has left in the cluster is removed, and nothing else."""
+
+from __future__ import annotations
+
+from kubernetes import client
+
+from shardline_airflow.pod_api import PodApi
+from shardline_airflow.reaper import reap
+from tests.kubernetes_api import FakeKubernetes, FakePod, fake_kubernetes
+
+RUN = "ticket-triage-" + "long-" * 12 + "0123abcd-w0-g1"
+
+
+def put(server: FakeKubernetes, name: str, run_id: str) -> FakePod:
+    from airflow.providers.cncf.kubernetes.pod_generator import make_safe_label_value
+
+    labels = {"dag_id": "infer_on_gpu", "run_id": make_safe_label_value(run_id)}
+    body = {
+        "metadata": {"name": name, "labels": labels, "finalizers": ["shardline/keep"]},
+        "spec": {"containers": [{"name": "base"}]},
+        "status": {"phase": "Pending"},
+    }
+    server.pods[name] = FakePod(body, server)
+    return server.pods[name]
+
+
+def test_living_and_ended_pods_of_the_wave_are_removed_and_those_of_others_stay() -> None:
+    with fake_kubernetes() as server:
+        put(server, "alive", RUN).run()
+        put(server, "ended", RUN).end(75)
+        put(server, "other", RUN.replace("w0", "w1")).run()
+        configuration = client.Configuration(host=f"http://127.0.0.1:{server.port}")
+        api = PodApi(client.CoreV1Api(client.ApiClient(configuration)), "shardline")
+        assert reap(api, "infer_on_gpu", RUN) == 2
+        assert set(server.pods) == {"other"}
+        assert reap(api, "infer_on_gpu", RUN) == 0
