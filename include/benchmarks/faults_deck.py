@@ -104,11 +104,11 @@ class Deck:
     def __len__(self) -> int:
         return len(self._left)
 
-    def take(self, moments: Collection[Moment]) -> Fault | None:
-        """The next fault of one of these moments."""
+    def take(self, moments: Collection[Moment], but: Collection[Kind] = ()) -> Fault | None:
+        """The next fault of one of these moments, `but` none of these kinds."""
         with self._lock:
             for fault in self._left:
-                if fault.moment in moments:
+                if fault.moment in moments and fault.kind not in but:
                     self._left.remove(fault)
                     return fault
         return None

@@ -73,11 +73,10 @@ class Marksman:
     def __init__(self, ground: Range, target: Watched) -> None:
         self._ground, self._target = ground, target
         self._shots = 0
-        self._rows_at_shot = 0
 
     def run(self) -> None:
-        moments = set(Moment)
-        while not self._target.over.is_set() and (fault := self._ground.deck.take(moments)):
+        moments, but = set(Moment), list[Kind]()
+        while not self._target.over.is_set() and (fault := self._ground.deck.take(moments, but)):
             if not self._try(fault):
                 self._ground.deck.put_back(fault)
                 if fault.moment is Moment.START:
@@ -85,7 +84,8 @@ class Marksman:
                 self._target.over.wait(0.5)
                 continue
             self._shots += 1
-            self._rows_at_shot = self._target.rows_done
+            if fault.kind.hits_engine:  # the next one is starting: its hang would take minutes
+                but = [Kind.ENGINE_HANG]
             moments.discard(Moment.START)
             if fault.kind in _ENDS_ATTEMPT or fault.moment is Moment.DRAIN:
                 return
@@ -103,21 +103,11 @@ class Marksman:
         share = fault.lead if fault.moment is Moment.DRAIN else fault.share
         if self._target.over.wait(0.3 + share * wait_s):
             return False
-        if fault.kind is Kind.ENGINE_HANG and not self._wait_for_rows():
-            return False
         if fault.moment is Moment.DRAIN:
             self._target.signal(signal.SIGTERM)
             if self._target.over.wait(fault.share * DRAIN_S):
                 return False
         return self._shoot(fault)
-
-    def _wait_for_rows(self) -> bool:
-        """An engine that hangs while it starts again costs minutes: wait until it has work."""
-        before = self._rows_at_shot
-        while self._shots and self._target.rows_done <= before:
-            if self._target.over.wait(0.2):
-                return False
-        return True
 
     def _at_put(self, fault: Fault) -> bool:
         """In the proxy's thread: before the put goes through, or before its reply does."""

@@ -44,6 +44,12 @@ def test_an_attempt_that_has_begun_draws_no_fault_of_the_start() -> None:
     assert deck.take([Moment.MIDDLE]) is None
 
 
+def test_a_kind_that_would_only_cost_time_is_left_to_another_attempt() -> None:
+    deck = Deck([make_fault(1, Moment.MIDDLE)])
+    assert deck.take([Moment.MIDDLE], but=[Kind.SIGKILL]) is None
+    assert deck.take([Moment.MIDDLE])
+
+
 def test_after_the_campaign_was_told_to_stop_no_fault_comes_back() -> None:
     deck = Deck([make_fault(1, Moment.MIDDLE), make_fault(2, Moment.MIDDLE)])
     drawn = deck.take([Moment.MIDDLE])
