@@ -107,6 +107,26 @@ def test_it_begins_at_the_far_end(tmp_path: Path) -> None:
     assert set(ahead[:4]) <= set(shards.ids[second][-8:])
 
 
+def test_without_a_tail_of_its_own_it_still_goes_on(tmp_path: Path) -> None:
+    shards = prepare_shards(tmp_path, [rows(0, 4, first=""), rows(1, 12, first="")])
+    first, second = shards.ids
+    attempt(shards.job, tmp_path, shard=first, work_ahead_s=60)
+    (record,) = read_attempts(shards.job.store, shards.job.plan.layout, first)
+    assert record.counts.ahead == 12
+    assert attempt(shards.job, tmp_path, shard=second) is ExitCode.DONE
+    assert shards.results(second) == shards.ids[second]
+
+
+def test_an_engine_that_dies_ahead_ends_it_at_once_and_convicts_nobody(tmp_path: Path) -> None:
+    poison = [*rows(1, 12), "[stub:die]"]
+    shards = prepare_shards(tmp_path, [rows(0, 4, first=""), poison])
+    first = next(iter(shards.ids))
+    assert attempt(shards.job, tmp_path, shard=first, work_ahead_s=60) is ExitCode.DONE
+    assert shards.results(first) == shards.ids[first]
+    (record,) = read_attempts(shards.job.store, shards.job.plan.layout, first)
+    assert (record.suspects, record.convictions) == ([], [])
+
+
 def test_the_rows_that_are_known_to_be_long_go_first_whichever_shard_they_are_of() -> None:
     shards = [FakeShard({0: 5, 1: 90}), FakeShard({0: 400, 1: 7})]
     rows = [Row(shard, n) for shard in shards for n in (0, 1)]  # type: ignore[arg-type]

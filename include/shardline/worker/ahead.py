@@ -60,7 +60,7 @@ class WorkAhead:
     async def finish(self, engine: Engine, for_s: float) -> None:
         """Go on for so long, then end and commit. Raises what a lane ended by."""
         until, stop = time.monotonic() + for_s, self._desk.stop.draining
-        while for_s and self._alive() and time.monotonic() < until and not stop.is_set():
+        while for_s and time.monotonic() < until and not (stop.is_set() or self._over.is_set()):
             self.fill(engine, engine.max_num_seqs)
             await asyncio.wait(self._alive(), timeout=_TICK_S)
         self._over.set()
@@ -90,7 +90,8 @@ class WorkAhead:
             self.running += 1
             try:
                 end = await run_item(engine, item)
-            except EngineDied:  # the window's own rows say so too
+            except EngineDied:  # the window's own rows, if there are any, say so too
+                self._over.set()
                 return
             finally:
                 self.running -= 1
