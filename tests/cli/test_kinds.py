@@ -72,7 +72,7 @@ def read_report(shell: Shell) -> tuple[dict[str, Any], str]:
 def test_the_law_holds_and_what_cannot_be_done_is_a_dead_letter(shell: Shell) -> None:
     name = f"a-{kind_of(shell)}"
     assert "the law holds" in shell("verify", name)
-    dead = [json.loads(line) for line in shell("dead-letters", name).splitlines()]
+    dead = [json.loads(line) for line in shell.run("dead-letters", name).stdout.splitlines()]
     found = {line["document_id"]: line["reason"] for line in dead}
     assert found == {"dead": "too_long", "killer": "engine_killer"}
     status = json.loads(shell("status", name, "--json"))

@@ -96,7 +96,8 @@ def test_verify_counts_the_law_again(shell: Shell) -> None:
 
 
 def test_dead_letters_and_rejected_rows_are_printed_as_lines(shell: Shell) -> None:
-    (dead,) = [json.loads(line) for line in shell("dead-letters", "reviews").splitlines()]
+    listed = shell.run("dead-letters", "reviews").stdout  # the hint on stderr is for people
+    (dead,) = [json.loads(line) for line in listed.splitlines()]
     assert (dead["document_id"], dead["reason"]) == ("dead", "too_long")
     rejected = [json.loads(line) for line in shell("rejected", "reviews").splitlines()]
     assert {r["reason"] for r in rejected} == {"empty_text", "no_text"}
