@@ -36,6 +36,8 @@ class Hub:
     models: dict[str, HubModel] = field(default_factory=dict)
     status: int | None = None
     """Answer everything with this status."""
+    refused_files: tuple[str, ...] = ()
+    """Cut the connection when one of these is asked for."""
     asked: list[str] = field(default_factory=list)
 
 
@@ -107,6 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(403, "GatedRepo")
         if revision not in (*model.branches, model.commit):
             return self._refuse(404, "RevisionNotFound")
+        if file in self.shared.refused_files:
+            self.close_connection = True
+            return None
         if file not in model.files:
             return self._refuse(404, "EntryNotFound")
         content = model.files[file]

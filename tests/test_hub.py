@@ -9,7 +9,9 @@ import pytest
 
 from shardline.cli.boundary import run_command
 from shardline.errors import ModelNotFound, StoreUnavailable
-from shardline.hub import hub_commit, hub_folder, ignored_files
+from shardline.hub import cached_hub_folder, hub_commit, hub_folder, ignored_files
+from shardline.job import EngineBlock
+from shardline.weights.cache import local_model_folder
 from tests.factories import make_rows, write_corpus
 from tests.hub_server import COMMIT, TOKEN, Hub, HubModel, hub_server
 
@@ -30,7 +32,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HOME", "HF_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
     with hub_server() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
@@ -97,11 +99,41 @@ def test_the_plan_of_a_gated_model_ends_with_exit_2(
 
 def test_a_folder_of_the_hub_holds_what_an_engine_reads(hub: Hub, tmp_path: Path) -> None:
     folder = hub_folder("org/open", COMMIT, tmp_path / "hub")
+    assert folder == cached_hub_folder("org/open", COMMIT, tmp_path / "hub")
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
     assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     hub.asked.clear()
     assert hub_folder("org/open", COMMIT, tmp_path / "hub") == folder
     assert not [asked for asked in hub.asked if asked.startswith("GET /org")]
+
+
+def test_a_disk_that_fails_is_no_missing_model(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "full").touch()
+    with pytest.raises(StoreUnavailable, match="org/open"):
+        hub_folder("org/open", COMMIT, tmp_path / "full" / "hub")
+
+
+def test_a_hub_that_goes_away_while_it_gives_is_no_missing_model(hub: Hub, tmp_path: Path) -> None:
+    hub.refused_files = ("model.safetensors",)
+    with pytest.raises(StoreUnavailable):
+        hub_folder("org/open", COMMIT, tmp_path / "hub")
+    hub.refused_files = ()
+    assert (hub_folder("org/open", COMMIT, tmp_path / "hub") / "model.safetensors").exists()
+
+
+def test_a_model_that_is_whole_here_is_opened_without_the_hub(hub: Hub, tmp_path: Path) -> None:
+    block = EngineBlock(model="org/open")
+    folder = local_model_folder(block, COMMIT, tmp_path)
+    hub.asked.clear()
+    hub.status = 503
+    assert local_model_folder(block, COMMIT, tmp_path) == folder
+    assert hub.asked == []
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(StoreUnavailable):
+        local_model_folder(block, COMMIT, tmp_path)
+    hub.status = None
+    assert local_model_folder(block, COMMIT, tmp_path) == folder
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
 
 
 def test_other_forms_of_weights_come_only_where_safetensors_are_missing() -> None:

@@ -66,6 +66,15 @@ def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
     return Path(folder)
 
 
+def cached_hub_folder(model: str, commit: str, cache: Path | None) -> Path:
+    """Where `hub_folder` puts a commit's files, there or not; the hub is not asked."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder: str = repo_folder_name(repo_id=model, repo_type="model")
+    return Path(cache or constants.HF_HUB_CACHE).expanduser() / folder / "snapshots" / commit
+
+
 def ignored_files(names: Sequence[str]) -> tuple[str, ...]:
     """Patterns of files that an engine does not read, given all names of the model."""
     has_safetensors = any(name.endswith(".safetensors") for name in names)
@@ -93,7 +102,12 @@ def _check_access(model: str, commit: str) -> None:
 @contextmanager
 def _translated(model: str, revision: str) -> Iterator[None]:
     from httpx2 import TransportError
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     what = f"model {model}, revision {revision}"
     try:
@@ -110,7 +124,11 @@ def _translated(model: str, revision: str) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         raise _refused(error, model, revision) from error
+    except LocalEntryNotFoundError as error:  # it could not fetch, and says so of the disk
+        raise StoreUnavailable(f"{what}: the hub did not give all files") from error
     except (HFValidationError, OSError, ValueError) as error:
+        if getattr(error, "errno", None):  # the disk, not the hub
+            raise StoreUnavailable(f"{what}: {first_line(error)}") from error
         raise ModelNotFound(
             f"{what}: the hub does not give it ({first_line(error)}); check the name, or give a"
             " folder as ./path or /path"

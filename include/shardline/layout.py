@@ -68,6 +68,10 @@ class JobLayout:
     def bucket_report(self, bucket_set: int) -> str:
         return self._at(f"scan/cut-{bucket_set:05d}.json")
 
+    @property
+    def shards_prefix(self) -> str:
+        return self._at("shards/")
+
     def shard(self, shard: str) -> str:
         return self._at(f"shards/{shard}.jsonl")
 
@@ -84,10 +88,6 @@ class JobLayout:
     @property
     def manifest(self) -> str:
         return self._at("manifest.json")
-
-    @property
-    def shards_prefix(self) -> str:
-        return self._at("shards/")
 
     @property
     def ledgers_prefix(self) -> str:

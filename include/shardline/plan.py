@@ -75,9 +75,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     bucket_sets: list[tuple[int, int]]
     """Ranges [first, last) of buckets: one cut task each, at most 1,000."""
     version: str
+    replay: Replay | None = None
     worker_image: str | None = None
     """What the pods of a job on GPUs run; the newest start's."""
-    replay: Replay | None = None
 
     @property
     def job_file(self) -> JobFile:

@@ -224,7 +224,8 @@ class Store:
         """What delta-rs needs beside the URI: create-only commits on S3, and keys that are renewed."""
         if not self.uri.startswith("s3://"):
             return {}
-        return {"aws_conditional_put": "etag"} | (_delta_keys(_s3_keys()) if _s3_keys else {})
+        options = {"aws_conditional_put": "etag"} | (_delta_keys(_s3_keys()) if _s3_keys else {})
+        return options | ({"aws_allow_http": "true"} if _is_plain_http() else {})
 
 
 _s3_keys: S3Keys | None = None
@@ -237,6 +238,10 @@ def use_s3_keys(keys: S3Keys | None) -> None:
     """
     global _s3_keys
     _s3_keys = keys
+
+
+def _is_plain_http() -> bool:
+    return os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
 
 
 def _delta_keys(keys: S3Credential) -> dict[str, str]:
@@ -270,7 +275,7 @@ def open_store(uri: str) -> Store:
                 "connect_timeout": timedelta(seconds=5),
                 "timeout": timedelta(seconds=120),
                 # given options hide AWS_ALLOW_HTTP: an endpoint that says http:// means it
-                "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"),
+                "allow_http": _is_plain_http(),
             },
         )
         return Store(uri, store)

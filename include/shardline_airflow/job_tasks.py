@@ -84,10 +84,7 @@ def job_tasks(spec: JobSpec) -> Any:
         cut_shards.partial(job_id=job_id).expand(bucket_set=bucket_sets),
         write_manifest(job_id),
     ]
-    arrival = _arrival(spec.waiting_job)
-    if arrival is not None:
-        arrival >> splits
-    return _run_and_publish(job_id, steps, spec.outlet, arrival)
+    return _run_and_publish(job_id, steps, spec.outlet, _arrival(spec.waiting_job))
 
 
 def replay_tasks(outlet: Asset | AssetAlias | None = None) -> Any:
@@ -115,8 +112,7 @@ def _run_and_publish(
 ) -> Any:
     """Add the tasks from the first wave to the outcome behind `steps`, the first of which plans.
 
-    Args:
-        arrival: the task before them that waits for the corpus.
+    `arrival`, if there is one, is waited for before.
     """
     outlets = [outlet] if outlet is not None else []
 
@@ -179,6 +175,7 @@ def _run_and_publish(
     ]
     watched = [step.operator.task_id for step in steps]
     if arrival is not None:
+        arrival >> steps[0]
         watched.append(arrival.task_id)
     outcome = check_outcome(watched[0], watched)
     for step, following in zip(steps, [*steps[1:], outcome], strict=True):

@@ -22,6 +22,8 @@ from shardline_airflow.form import run_fields
 from shardline_airflow.job_tasks import RETRIES, JobSpec, job_tasks
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+WAITING_RUNS = 4
+"""A date whose input is late must not hold up the next ones, and one that is repaired by hand."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _job_dag(found: Scheduled, job: JobFile, schedule: Schedule, root: str, doc:
         ),
         start_date=datetime.combine(schedule.start_date, time(), UTC),
         catchup=False,
-        max_active_runs=1,
+        max_active_runs=WAITING_RUNS if job.corpus.wait_for else 1,
         max_active_tasks=1_000,
         # Unpaused, it works on yesterday at once: somebody should have said so.
         is_paused_upon_creation=True,

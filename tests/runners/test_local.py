@@ -78,6 +78,27 @@ def test_a_killed_worker_is_a_negative_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.protocol(13)
+def test_what_a_killed_worker_leaves_in_its_session_ends_with_it(tmp_path: Path) -> None:
+    """As an engine does that is still starting: it holds the worker's output and listens to nobody."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'], process_group=0)\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+    )
+    prepared = prepare(tmp_path, ROWS, local=ENGINE)
+    env = {**QUICK, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    worker = LocalWorker(prepared.store.uri, prepared.plan.job_id, SHARD, env=env)
+
+    def kill(line: str) -> None:
+        if "segment 0 committed" in line:
+            psutil.Process(worker.pid).kill()
+
+    assert worker.wait(kill) == -signal.SIGKILL
+    left = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.protocol(13)
 def test_the_worker_is_in_a_session_of_its_own(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS[:1], local=ENGINE)
     worker = start(prepared)

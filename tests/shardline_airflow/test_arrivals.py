@@ -14,6 +14,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.serialization.serialized_objects import DagSerialization
 
 from shardline.corpus.sources import bucket_store
 from shardline.runners.local import worker_environment
@@ -71,6 +72,19 @@ def test_the_plan_comes_after_the_arrival(tmp_path: Path) -> None:
     assert wait.timeout == 12 * 3600
     assert "wait_for_corpus" in dag.get_task("check_outcome").op_args[1]
     assert dag.get_task("check_outcome").op_args[0] == "plan_job"
+
+
+def test_a_date_that_waits_holds_up_no_other(tmp_path: Path) -> None:
+    assert dag_of(tmp_path).max_active_runs == 1
+    assert dag_of(tmp_path, wait_for=S3).max_active_runs == 4
+
+
+def test_the_scheduler_gets_the_task_that_waits(tmp_path: Path) -> None:
+    encoded = DagSerialization.to_dict(dag_of(tmp_path, wait_for=S3))
+    tasks = [task["__var"] for task in encoded["dag"]["tasks"]]
+    (wait,) = [task for task in tasks if task["task_id"] == "wait_for_corpus"]
+    assert wait["_task_module"] == "shardline_airflow.arrivals"
+    assert wait["template_fields"] == []
 
 
 def test_the_wait_of_an_object_is_told_its_connection_and_its_time(tmp_path: Path) -> None:
@@ -225,6 +239,9 @@ def test_a_stage_reads_and_writes_buckets_with_the_keys_of_the_connection(
     plan = stages.plan_job("reviews.yaml", {}, DAY)
     stages.scan_corpus(plan.job_id, 0)
     assert lake.get_object(Bucket="lake", Key=f"root/jobs/{plan.job_id}/scan/00000.json")
+    stages.check_ids(plan.job_id)
+    stages.cut_shards(plan.job_id, 0)
+    stages.write_manifest(plan.job_id)  # asks the published table too
     store, _ = stages.open_job(plan.job_id)
     assert store.delta_options["aws_secret_access_key"] == SECRET
     assert worker_environment({})["AWS_SECRET_ACCESS_KEY"] == SECRET

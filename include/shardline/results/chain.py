@@ -99,16 +99,22 @@ class Chain:
     """The links of a job, oldest first. Its methods are called with numbers that only rise."""
 
     def __init__(self, store: Store, plan: Plan, read_output: Reader = without_output) -> None:
-        def load(store: Store, layout: JobLayout, shard: str, scratch: Path) -> ShardResults:
-            return read_results(store.fetch(layout.results(shard), scratch), read_output)
-
-        self._store, self._read_output = store, read_output
+        self._store = store
         self.links = _read_links(store, plan)
         self.shards = self.links[0].shards
         """Those of the whole job: what is merged and published."""
-        self._results = [_Window(store, link, load) for link in self.links]
+        self.use(read_output)
         self._dead = [_Window(store, link, read_dead_ends) for link in self.links]
         self._late = [_Window(store, link, _late_lines) for link in self.links]
+
+    def use(self, read_output: Reader) -> None:
+        """Read answers in this way from now on."""
+
+        def load(store: Store, layout: JobLayout, shard: str, scratch: Path) -> ShardResults:
+            return read_results(store.fetch(layout.results(shard), scratch), read_output)
+
+        self._read_output = read_output
+        self._results = [_Window(self._store, link, load) for link in self.links]
 
     def read(self, number: int) -> WholeShard:
         """The ends of a shard's requests. Raises what `read_results` raises."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from shardline.shards.parquet import read_batches
 
 if TYPE_CHECKING:
     from shardline.plan import Plan
-    from shardline.results.chain import Chain
 
 _COMMIT_DIGITS = 12
 _OWN = ("document_id", "source", "row", "fingerprint", "duplicate_of")
@@ -29,15 +28,16 @@ def model_label(plan: Plan) -> str:
 
 
 def published_batches(
-    plan: Plan, chain: Chain, ledger: Path, ended: dict[str, Ended], schema: Any
+    chain: Sequence[Plan], ledger: Path, ended: dict[str, Ended], schema: Any
 ) -> Iterator[Any]:
     """Published rows in the order of the ledger, in its batches.
 
-    Each row says which job of the chain has answered it, and with which model.
+    Each row says which job of the chain (the job, then its replays) has answered it, and with what.
     """
     import pyarrow as pa
 
-    labels = {link.plan.job_id: model_label(link.plan) for link in chain.links}
+    first = chain[0]
+    labels = {plan.job_id: model_label(plan) for plan in chain}
     for batch in read_batches(ledger):
         ends = [ended[name] for name in batch.column("fingerprint").to_pylist()]
         alive = pa.array([end.reason is None for end in ends])
@@ -45,9 +45,9 @@ def published_batches(
         if not ends:
             continue
         columns: dict[str, Any] = {name: kept.column(name) for name in _OWN}
-        for name in plan.job_file.corpus.carry:
+        for name in first.job_file.corpus.carry:
             columns[name] = kept.column(ledger_name(name)).cast(schema.field(name).type, safe=False)
-        jobs = [end.job_id or plan.whole_id for end in ends]
+        jobs = [end.job_id or first.job_id for end in ends]
         columns |= {
             "output": [end.output for end in ends],
             "finish_reason": [end.finish_reason for end in ends],

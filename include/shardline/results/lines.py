@@ -125,8 +125,13 @@ def output_reader(job: JobFile, kind: Any) -> Reader:
     return lambda content: conform(msgspec.json.decode(content or ""), kind)
 
 
+def without_output(_: str | None) -> tuple[Any, int]:
+    """For those who count ends and need no answer."""
+    return None, 0
+
+
 def _vector_reader(dimension: int | None) -> Reader:
-    """Where the length is not known, the first vector that is read decides it for the others."""
+    """Where the length is not known, the first vector of a file decides it for the others."""
 
     def read(content: str | None) -> tuple[Any, int]:
         nonlocal dimension
@@ -135,11 +140,6 @@ def _vector_reader(dimension: int | None) -> Reader:
         return vector, 0
 
     return read
-
-
-def without_output(_: str | None) -> tuple[Any, int]:
-    """For those who count ends and need no answer."""
-    return None, 0
 
 
 def _read_choice(content: str | None) -> tuple[Any, int]:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shardline.errors import JobNotReady, LawBroken, ObjectNotFound, ValidationFailed
+from shardline.errors import JobNotReady, LawBroken, ObjectNotFound
 from shardline.layout import published, published_file
-from shardline.results.chain import Chain, Replayed, read_cut
+from shardline.results.chain import Chain, Replayed, WholeShard, read_cut
 from shardline.results.columns import published_batches
 from shardline.results.dead_letters import write_letters
 from shardline.results.law import (
@@ -28,7 +28,7 @@ from shardline.results.law import (
     shard_differences,
     shard_law,
 )
-from shardline.results.lines import Ended, output_reader, read_results, without_output
+from shardline.results.lines import output_reader, read_results, without_output
 from shardline.results.schema import check_schema
 from shardline.results.vectors import dimension_of, keep_dimension
 from shardline.rows import Law
@@ -161,10 +161,10 @@ def _merge(store: Store, plan: Plan, chain: Chain, number: int, scratch: Path) -
     entry = chain.shards[number]
     try:
         ledger_path = store.fetch(plan.whole.ledger(entry.shard), scratch)
-        results, replayed = chain.read(number)
+        schema, (results, replayed) = _read(store, plan, chain, number)
     except ObjectNotFound as error:
         raise LawBroken(f"shard {entry.shard}: {error.path} is gone") from error
-    schema, ledger = _typed(store, plan, results.ended), count_ledger(ledger_path)
+    ledger = count_ledger(ledger_path)
     if broken := shard_differences(entry, ledger, results):
         raise LawBroken("; ".join(broken))
     dead = {name: end.reason for name, end in results.ended.items() if end.reason is not None}
@@ -172,7 +172,8 @@ def _merge(store: Store, plan: Plan, chain: Chain, number: int, scratch: Path) -
     file = None
     if rows:
         target = scratch / "merged.parquet"
-        batches = published_batches(plan, chain, ledger_path, results.ended, schema)
+        plans = [link.plan for link in chain.links]
+        batches = published_batches(plans, ledger_path, results.ended, schema)
         written = write_batches(target, schema, batches)
         if written != rows:
             raise LawBroken(f"shard {entry.shard}: {written} rows written, {rows} counted")
@@ -191,21 +192,19 @@ def _merge(store: Store, plan: Plan, chain: Chain, number: int, scratch: Path) -
     )
 
 
-def _typed(store: Store, plan: Plan, ended: dict[str, Ended]) -> Any:
-    """The table's schema, which the first vector of the job may decide."""
+def _read(store: Store, plan: Plan, chain: Chain, number: int) -> tuple[Any, WholeShard]:
+    """A shard's results in the types of the job, which its first vector may decide."""
     schema = check_schema(store, plan)
-    if plan.job_file.kind != "embedding" or dimension_of(schema.field("output").type) is not None:
-        return schema
-    first = next((end.output for end in ended.values() if end.reason is None), None)
-    if first is None:
-        return schema
-    keep_dimension(store, plan, first)
-    schema = check_schema(store, plan)
-    decided = dimension_of(schema.field("output").type)
-    if decided is not None and decided * 4 != len(first):
-        # another merge has decided at this moment
-        raise ValidationFailed(f"a vector has {len(first) // 4} numbers, another one {decided}")
-    return schema
+    found = chain.read(number)
+    if plan.job_file.kind == "embedding" and dimension_of(schema.field("output").type) is None:
+        vectors = (end.output for end in found.results.ended.values() if end.reason is None)
+        if (first := next(vectors, None)) is not None:
+            keep_dimension(store, plan, first)
+            # another shard may have decided at this moment: every line is held against what it said
+            kind = check_schema(store, plan).field("output").type
+            chain.use(output_reader(plan.job_file, kind))
+            return _read(store, plan, chain, number)
+    return schema, found
 
 
 def _put_file(store: Store, plan: Plan, number: int, target: Path, rows: int) -> MergedFile:

@@ -132,7 +132,7 @@ def _count(
         scratch,
         job_ids=[link.job_id for link in chain],
         choices=None if job.output.choices is None else list(job.output.choices),
-        finishes=_finishes(job, [link.job_file for link in chain]),
+        finishes=_finishes(chain),
         # an answer in JSON may be null by its schema
         output_required=job.output.json_schema is None,
     ) as aggregates:
@@ -144,10 +144,11 @@ def _count(
         return rows, _repeats(store, plan, files, aggregates)
 
 
-def _finishes(job: JobFile, chain: list[JobFile]) -> list[str]:
-    if job.kind == "embedding":
+def _finishes(chain: list[Plan]) -> list[str]:
+    """How a whole answer may end; a replay's rows may have come from a job that kept cut ones."""
+    if chain[0].job_file.kind == "embedding":
         return [""]  # a vector has no end that could be cut
-    keeps_cut = any(link.output.truncated == "keep" for link in chain)
+    keeps_cut = any(plan.job_file.output.truncated == "keep" for plan in chain)
     return ["stop", "length"] if keeps_cut else ["stop"]
 
 

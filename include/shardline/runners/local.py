@@ -2,9 +2,9 @@
 
 How it works: the worker gets a session of its own, so that a signal to our process group or a
 Ctrl-C reaches it once, from us, and never its engine. Its lines are passed on as they come. When we
-are told to stop, it is asked to drain and waited for.
+are told to stop, it is asked to drain and waited for. What is left of its session then is ended.
 
-What it does not do: retry (see `retry`), or kill. A worker that does not end on its own by its
+What it does not do: retry (see `retry`), or kill a worker. One that does not end on its own by its
 drain budget is a bug there.
 
 Known limitation: when we are killed with SIGKILL, the kernel tells the worker and it drains; nobody
@@ -20,6 +20,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import psutil
 
 OnLine = Callable[[str], None]
 
@@ -77,7 +79,21 @@ class LocalWorker:
             self._process.wait()
             raise
         finally:
+            self._end_session()
             reading.join()
+
+    def _end_session(self) -> None:
+        """End what a killed worker left behind.
+
+        An engine that was starting asks nobody yet whether its maker lives: it would wait minutes
+        for a word from it, keep its memory, and hold the pipe that is read here.
+        """
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self.pid:
+                    process.kill()
+            except (psutil.Error, OSError):  # it ended while we looked
+                continue
 
     def _read(self, on_line: OnLine) -> None:
         assert self._process.stdout

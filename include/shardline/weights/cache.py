@@ -26,7 +26,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from shardline.errors import ModelNotFound, StoreRefused
-from shardline.hub import hub_folder
+from shardline.hub import cached_hub_folder, hub_folder
 from shardline.job import EngineBlock
 from shardline.store import folder_of, open_store, sync
 from shardline.weights.fetch import fetch_files
@@ -80,9 +80,37 @@ def local_model_folder(block: EngineBlock, commit: str, cache: Path | None = Non
     if block.model.startswith("s3://"):
         return fill(block.model, commit, cache)
     if os.environ.keys() & {"HF_HOME", "HF_HUB_CACHE"}:  # then others look there too
-        return hub_folder(block.model, commit, None)
+        return _from_hub(block.model, commit, None)
     _make(cache)
-    return hub_folder(block.model, commit, cache / "hub")
+    return _from_hub(block.model, commit, cache / "hub")
+
+
+def _from_hub(model: str, commit: str, cache: Path | None) -> Path:
+    """A model of the hub; one that is whole here is opened without a word to the hub.
+
+    A thousand pods that each ask it would be told to come later, and it may be away.
+    """
+    found = cached_hub_folder(model, commit, cache)
+    if is_whole(found, _hub_record(found)):
+        return found
+    folder = hub_folder(model, commit, cache)
+    files = [
+        WeightFile(p.relative_to(folder).as_posix(), p.stat().st_size, "")
+        for p in folder.rglob("*")
+        if p.is_file()
+    ]
+    temporary = _hub_record(folder).with_suffix(f".{os.getpid()}")
+    try:
+        temporary.write_bytes(msgspec.json.encode(files))
+        temporary.replace(_hub_record(folder))
+    except OSError as error:  # a cache that may only be read is asked about again next time
+        log.warning("weights %s: %s: %s", model, temporary, error.strerror)
+    return folder
+
+
+def _hub_record(folder: Path) -> Path:
+    """Beside `snapshots`: what lies in a snapshot would be taken for a file of the model."""
+    return folder.parent.parent / f"shardline-{folder.name}.json"
 
 
 def fill(uri: str, commit: str, cache: Path) -> Path:
@@ -113,11 +141,11 @@ def fill(uri: str, commit: str, cache: Path) -> Path:
     return folder
 
 
-def is_whole(folder: Path) -> bool:
+def is_whole(folder: Path, record: Path | None = None) -> bool:
     """Whether a model's folder has every file in its length: bytes were checked when they came."""
     try:
-        record = (folder / _RECORD).read_bytes()
-        files = msgspec.json.decode(record, type=list[WeightFile])
+        found = (record or folder / _RECORD).read_bytes()
+        files = msgspec.json.decode(found, type=list[WeightFile])
         return all((folder / f.name).stat().st_size == f.size_bytes for f in files)
     except (FileNotFoundError, msgspec.MsgspecError):
         return False
