@@ -37,6 +37,10 @@ _CONNECTION_S = 600.0
 """A connection is made anew so often: its token may be short-lived."""
 
 
+_ENDING: set[asyncio.Future[None]] = set()
+"""Pods that are being deleted: the loop itself keeps weak references only."""
+
+
 class ShardPodTrigger(KubernetesPodTrigger):
     """Fires once, with why it stopped and the last it saw of the pod."""
 
@@ -146,9 +150,19 @@ class ShardPodTrigger(KubernetesPodTrigger):
         return datetime.fromisoformat(said.at)
 
     async def on_kill(self) -> None:
-        """Delete the pod when a person ended the task; keep it when its trigger was moved."""
+        """Delete the pod when a person ended the task; keep it when its trigger was moved.
+
+        Airflow cancels a trigger again while it still ends, and so would leave the pod: what was begun
+        here goes on behind a shield.
+        """
         if self._fired_event:
             return
+        ending = asyncio.ensure_future(self._end_pod())
+        _ENDING.add(ending)
+        ending.add_done_callback(_ENDING.discard)
+        await asyncio.shield(ending)
+
+    async def _end_pod(self) -> None:
         try:
             may_delete = await self.safe_to_cancel()
         except Exception:  # whatever it is: a live pod is worth more than an orphan costs

@@ -73,6 +73,14 @@ def bucket(ground: Ground) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
+def secret(api: client.CoreV1Api, namespace: str, bucket: dict[str, str]) -> str:
+    """The keys of the bucket, as pods without an identity of their own get them."""
+    body = client.V1Secret(metadata=client.V1ObjectMeta(name="store"), string_data=bucket)
+    api.create_namespaced_secret(namespace, body)
+    return "store"
+
+
+@pytest.fixture(scope="session")
 def fake_nodes() -> str:
     """Three nodes of eight GPUs that only pretend (see kwok/stages.yaml); returns their label."""
     if "CLUSTER_STATE" not in os.environ:

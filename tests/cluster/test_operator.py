@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
@@ -29,15 +27,14 @@ from shardline.store import open_store
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.reaper import reap
 from shardline_airflow.retries import GivenUp, TaskEnded, TryAgain
+from tests.cluster.gpu_ground import gpu_environment, until
 from tests.cluster.ground import Ground
 from tests.cluster.pods import Pod
-from tests.cluster.worker_pod import PROJECT
 from tests.shardline_airflow.pod_tasks import Kept, ShardTask, Ti, gpu_job
 from tests.worker.prepared import read_results
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-SECRET = "store"
 Make = Callable[..., list["ClusterTask"]]
 
 
@@ -84,22 +81,6 @@ class ClusterTask(ShardTask):
         assert sorted(self.rows()) == sorted(json.loads(line)["custom_id"] for line in lines)
 
 
-def until(what: str, is_so: Callable[[], bool], timeout_s: float = 90) -> None:
-    """Poll the cluster or the store: neither tells a test when a worker has got so far."""
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"no {what} after {timeout_s} s"
-        time.sleep(0.1)
-
-
-@pytest.fixture(scope="module")
-def secret(api: CoreV1Api, namespace: str, bucket: dict[str, str]) -> str:
-    """The keys of the bucket, as pods without an identity of their own get them."""
-    body = client.V1Secret(metadata=client.V1ObjectMeta(name=SECRET), string_data=bucket)
-    api.create_namespaced_secret(namespace, body)
-    return SECRET
-
-
 @pytest.fixture
 def make(
     ground: Ground,
@@ -110,43 +91,7 @@ def make(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Make]:
-    assert ground.worker_image
-    block = {
-        "drain_s": 20,
-        "command": [ground.worker_python, "-m", "shardline.worker"],
-        "env": {"PYTHONPATH": str(PROJECT / "include")} if ground.worker_mounts else {},
-        "volumes": [
-            {"name": f"node-{n}", "hostPath": {"path": folder, "type": "Directory"}}
-            for n, folder in enumerate(ground.worker_mounts)
-        ],
-        "mounts": [
-            {"name": f"node-{n}", "mountPath": folder, "readOnly": True}
-            for n, folder in enumerate(ground.worker_mounts)
-        ],
-    }
-    clouds = tmp_path / "clouds.yaml"
-    nowhere = {**block, "node_selector": {"no.such/label": "true"}}
-    clouds.write_text(yaml.safe_dump({"test": block, "nowhere": nowhere}))
-    kubeconfig = {"kube_config_path": ground.kubeconfig}
-    environment = {
-        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(
-            {"conn_type": "kubernetes", "extra": kubeconfig}
-        ),
-        "SHARDLINE_ROOT": f"s3://lake/{tmp_path.name}",
-        "SHARDLINE_WORKER_IMAGE": ground.worker_image,
-        "SHARDLINE_SEGMENT_S": "0.3",
-        "SHARDLINE_GPU_NAMESPACE": namespace,
-        "SHARDLINE_GPU_CLOUD": "test",
-        "SHARDLINE_GPU_CLOUDS_FILE": str(clouds),
-        "SHARDLINE_GPU_STORE_SECRET": secret,
-        "SHARDLINE_GPU_WORKER_ENV": "SHARDLINE_SEGMENT_S",
-        "SHARDLINE_GPU_POLL_S": "0.5",
-        "SHARDLINE_GPU_CPU": "100m",
-        "SHARDLINE_GPU_MEMORY": "1Gi",
-        "SHARDLINE_GPU_SHM": "64Mi",
-        "SHARDLINE_GPU_EPHEMERAL_STORAGE": "1Gi",
-        "SHARDLINE_GPU_UNREACHABLE_S": "2",
-    }
+    environment = gpu_environment(ground, tmp_path, namespace, secret)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("shardline_airflow.gpu_operator.name_map_index", lambda *_: None)

@@ -13,7 +13,7 @@ from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
 from shardline.runners.gpu.outcomes import Patience
 from shardline_airflow.pod_api import PodApi
-from shardline_airflow.pod_trigger import ShardPodTrigger
+from shardline_airflow.pod_trigger import _ENDING, ShardPodTrigger
 from tests.kubernetes_api import FakeKubernetes, FakePod, fake_kubernetes
 
 
@@ -80,6 +80,30 @@ def test_a_trigger_that_cannot_ask_keeps_its_pod(trigger: ShardPodTrigger, pod: 
 
 def test_a_task_ended_by_a_person_leaves_no_pod(trigger: ShardPodTrigger, pod: FakePod) -> None:
     ask(trigger, TaskInstanceState.FAILED)
+    assert not pod.api.pods
+
+
+def test_a_trigger_that_is_cancelled_again_while_it_ends_leaves_no_pod(
+    trigger: ShardPodTrigger, pod: FakePod
+) -> None:
+    async def cancel_twice() -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def get_task_state() -> Any:
+            asked.set()
+            await answered.wait()
+            return TaskInstanceState.FAILED
+
+        trigger.get_task_state = get_task_state
+        killing = asyncio.ensure_future(trigger.on_kill())
+        await asked.wait()
+        killing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await killing
+        answered.set()
+        await asyncio.gather(*_ENDING)
+
+    asyncio.run(cancel_twice())
     assert not pod.api.pods
 
 
