@@ -14,11 +14,13 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deploy.embedded.__main__ import open_stack, read_env_file, wanted_port
@@ -234,11 +236,31 @@ def show_results(job_id: str, started_at: str) -> None:
     `started_at` is when this demo began, as `plan.timestamp` writes it.
     """
     from shardline.results.files import published_files
-    from shardline.results.publish import current_publication
 
     store, plan = open_job(job_id)
     table = plan.job_file.table
     files = published_files(store, table)
+    with tempfile.TemporaryDirectory(prefix="shardline-demo-") as scratch:
+        copies = _on_disk(store, files, Path(scratch))
+        _show(store, plan, files, copies, started_at)
+
+
+def _on_disk(store: Store, files: list[str], folder: Path) -> list[str]:
+    """Paths of the files or of copies: for s3:// DuckDB would download an extension first."""
+    paths = []
+    for n, file in enumerate(files):
+        path = Path(file)
+        if "://" in file:
+            path = folder / f"{n}.parquet"
+            path.write_bytes(store.read(file.removeprefix(f"{store.uri}/")))
+        paths.append(str(path))
+    return paths
+
+
+def _show(store: Store, plan: Plan, files: list[str], copies: list[str], started_at: str) -> None:
+    from shardline.results.publish import current_publication
+
+    table = plan.job_file.table
     publication = current_publication(store, table, plan.partition)
     assert publication is not None, "the run succeeded, so its table is published"
     if publication.published_at < started_at:
@@ -246,9 +268,9 @@ def show_results(job_id: str, started_at: str) -> None:
             f"\ndemo: this job was already done (published {publication.published_at}, inputs and "
             "settings unchanged), so nothing ran again; `make demo FRESH=1` runs it again"
         )
-    _print_rows(files)
+    _print_rows(copies)
     _print_law(publication)
-    _print_agreement(files)
+    _print_agreement(copies)
     print(f"\ndataset   {len(files)} files: .venv/bin/shardline files {table}")
     print(f"report    {publication.links['report']}")
 
