@@ -42,8 +42,9 @@ class Range:
 
     @property
     def start_s(self) -> float:
-        """How long an engine takes to come up here, as far as is known."""
-        return sorted(self.starts_s)[len(self.starts_s) // 2] if self.starts_s else 15.0
+        """How long an engine takes to come up here now, as far as is known."""
+        lately = sorted(self.starts_s[-5:])
+        return lately[len(lately) // 2] if lately else 15.0
 
     def at_put(self, shard: str, shoot: Callable[[bool], bool] | None) -> None:
         """Have `shoot` called when the shard's results are put, and when that is answered."""
@@ -144,8 +145,9 @@ class Marksman:
         return self._target.signal(number)
 
     def _hit_engine(self, fault: Fault) -> bool:
-        """Between two engines there is none: wait a little for the next."""
-        deadline = time.monotonic() + 5.0
+        """Before the first engine, and between two, there is none: wait for it."""
+        patience_s = 600.0 if fault.moment is Moment.START else 5.0
+        deadline = time.monotonic() + patience_s
         while not (engine := self._target.engine()) or _is_stopped(engine):
             if self._target.over.wait(0.1) or time.monotonic() > deadline:
                 return False
