@@ -40,13 +40,8 @@ class WorkAhead:
     """Lanes beside the window's, on the shards that `avoid` does not name."""
 
     def __init__(self, desk: Desk, journal: Journal, early: EarlyEnds, avoid: set[str]) -> None:
-        self._desk, self._journal, self._early, self._call = (
-            desk,
-            journal,
-            early,
-            desk.patience.call,
-        )
-        self._avoid = {desk.attempt.shard, *avoid}
+        self._desk, self._journal, self._early = desk, journal, early
+        self._call, self._avoid = desk.patience.call, {desk.attempt.shard, *avoid}
         self._names: deque[str] | None = None
         self._feed: Feed | None = None
         self._commits: dict[str, Commits] = {}
