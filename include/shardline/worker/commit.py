@@ -78,8 +78,8 @@ class Commits:
         """Cut and put whenever a segment is due. Never cancelled: a cut segment must be put."""
         settings = self._desk.settings
         while not until.is_set():
-            age_s = time.monotonic() - self._segment.began
-            if age_s >= settings.segment_s or self._is_above(1):
+            is_due = time.monotonic() - self._segment.began >= settings.segment_s
+            if is_due or self._is_above(1) or self._desk.stop.at_once.is_set():
                 await self.flush()
             with suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), min(_TICK_S, settings.segment_s))
