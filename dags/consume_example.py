@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow.sdk import DAG, PartitionedAssetTimetable, task
 
-from shardline.job import load_job
+from shardline.job_reader import load_job
 from shardline.settings import Settings
 from shardline_airflow.scheduled import asset_of
 

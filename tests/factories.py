@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardline.job import JobFile, parse_job
+from shardline.job import JobFile
+from shardline.job_reader import parse_job
 from shardline.store import Store, open_store
 
 _ASKS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ import pytest
 from shardline.cli.boundary import run_command
 from shardline.errors import ModelNotFound, StoreUnavailable
 from shardline.hub import cached_hub_folder, hub_commit, hub_folder, ignored_files
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.weights.cache import local_model_folder
 from tests.factories import make_rows, write_corpus
 from tests.hub_server import COMMIT, TOKEN, Hub, HubModel, hub_server

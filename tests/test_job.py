@@ -10,7 +10,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from shardline.errors import JobFileError
-from shardline.job import JobFile, load_job, parse_job
+from shardline.job import JobFile
+from shardline.job_reader import load_job, parse_job
 from tests.factories import make_job
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardline.errors import ModelNotFound
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.models import check_model, hash_folder, pin_model
 
 

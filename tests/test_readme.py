@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shardline.job import parse_job
+from shardline.job_reader import parse_job
 from tests.factories import make_rows, write_corpus
 from tests.s3_server import s3_server
 

@@ -358,3 +358,12 @@ def test_a_wrong_key_is_refused(s3: dict[str, str], monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(StoreRefused):
         open_store("s3://store/x").put_once("a", b"1")
+
+
+def test_a_client_that_cannot_work_here_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", "maybe")
+    with pytest.raises(StoreRefused, match=r"^s3://bucket/prefix: .*boolean") as refused:
+        open_store("s3://bucket/prefix")
+    assert "\n" not in str(refused.value)

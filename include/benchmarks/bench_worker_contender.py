@@ -28,7 +28,7 @@ from benchmarks.bench_worker_load import ENGINE_ARGS, NAME
 from shardline.attempts import new_attempt
 from shardline.engines import vllm as our_engine
 from shardline.engines.vllm_config import default_args, default_env, is_cpu
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.plan import Plan, read_plan
 from shardline.processes import end_with_parent, kill_children
 from shardline.store import open_store

@@ -19,7 +19,8 @@ from benchmarks import faults_plugin
 from shardline.cli.run_job import prepare_job
 from shardline.cli.screen import Screen
 from shardline.corpus.plan_job import plan_job
-from shardline.job import JobFile, parse_job
+from shardline.job import JobFile
+from shardline.job_reader import parse_job
 from shardline.plan import Plan
 from shardline.settings import Settings
 from shardline.shards.manifest import read_shards

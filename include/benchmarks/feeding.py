@@ -189,7 +189,7 @@ def feed_shards(
         folder = Path(name)
         prepared = _prepare(folder, shards, is_hinted=is_hinted)
         make = drive.engine_maker
-        drive.engine_maker = lambda plan: lambda: SlotEngine(steps, slots)
+        drive.engine_maker = lambda plan, bound: lambda: SlotEngine(steps, slots)
         try:
             for number in range(len(shards)):
                 _attempt(prepared, _shard(number), folder, WorkerSettings(**settings))

@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from shardline.errors import ModelNotFound
 from shardline.hub import hub_commit
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.store import folder_of
 from shardline.weights.listing import hash_listing, list_weights
 

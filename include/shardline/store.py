@@ -260,24 +260,28 @@ def open_store(uri: str) -> Store:
     pod's own identity; see also use_s3_keys.
 
     Raises:
-        StoreRefused: the URI names no store we know, or a folder that cannot be made.
+        StoreRefused: the URI names no store we know, a folder that cannot be made, or a client that
+            cannot work here.
     """
     if uri.startswith("memory://"):
         return Store(uri, MemoryStore())
     if uri.startswith("s3://"):
         parts = urlsplit(uri)
-        store = S3Store(
-            parts.netloc,
-            prefix=parts.path.strip("/") or None,
-            credential_provider=_s3_keys,
-            retry_config=_RETRY,  # type: ignore[arg-type]
-            client_options={
-                "connect_timeout": timedelta(seconds=5),
-                "timeout": timedelta(seconds=120),
-                # given options hide AWS_ALLOW_HTTP: an endpoint that says http:// means it
-                "allow_http": _is_plain_http(),
-            },
-        )
+        try:
+            store = S3Store(
+                parts.netloc,
+                prefix=parts.path.strip("/") or None,
+                credential_provider=_s3_keys,
+                retry_config=_RETRY,  # type: ignore[arg-type]
+                client_options={
+                    "connect_timeout": timedelta(seconds=5),
+                    "timeout": timedelta(seconds=120),
+                    # given options hide AWS_ALLOW_HTTP: an endpoint that says http:// means it
+                    "allow_http": _is_plain_http(),
+                },
+            )
+        except obstore_errors.BaseError as error:  # e.g. an image without CA certificates
+            raise StoreRefused(f"{uri}: {first_line(error)}") from error
         return Store(uri, store)
     folder = folder_of(uri)
     if folder is None:

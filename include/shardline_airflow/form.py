@@ -14,7 +14,8 @@ from typing import Any
 from airflow.sdk import Param
 
 from shardline.errors import FieldProblem, JobFileError, NotAllowed, WrongInput
-from shardline.job import JobFile, load_job, parse_job
+from shardline.job import JobFile
+from shardline.job_reader import load_job, parse_job
 
 ALLOWED_ENGINE_ARGS = frozenset(
     {

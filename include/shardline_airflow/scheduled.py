@@ -15,7 +15,9 @@ import yaml
 from airflow.sdk import DAG, Asset, CronPartitionTimetable, task
 
 from shardline.errors import FieldProblem, JobFileError
-from shardline.job import JobFile, Schedule, load_job
+from shardline.job import JobFile
+from shardline.job_blocks import Schedule
+from shardline.job_reader import load_job
 from shardline.layout import SLUG, published
 from shardline.store import folder_of
 from shardline_airflow.form import run_fields

@@ -17,7 +17,7 @@ import yaml
 from kubernetes import client
 
 from deploy.embedded.environment import PROJECT
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.models import pin_model
 from tests.cluster.ground import GPU, Ground
 

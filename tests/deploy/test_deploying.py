@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from deploy.embedded.environment import PROJECT
-from shardline.job import parse_job
+from shardline.job_reader import parse_job
 
 DOC = (PROJECT / "include/docs/deploying.md").read_text()
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", DOC, re.MULTILINE | re.DOTALL)

@@ -4,7 +4,7 @@ import pytest
 
 from shardline.engines.vllm_config import cpu_dtype, default_args, default_env
 from shardline.engines.vllm_limits import Gpu
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 
 
 @pytest.mark.parametrize("is_cpu", [True, False])

@@ -21,7 +21,7 @@ from typing import Any
 
 from shardline.engines.base import RequestRefused
 from shardline.engines.vllm import VllmEngine
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.rows import Request
 
 MAX_MODEL_LEN = 256

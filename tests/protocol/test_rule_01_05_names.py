@@ -13,7 +13,8 @@ from shardline.corpus.ids import check_ids
 from shardline.corpus.plan_job import plan_job
 from shardline.corpus.scan import scan_corpus
 from shardline.errors import StoreUnavailable
-from shardline.job import JobFile, parse_job
+from shardline.job import JobFile
+from shardline.job_reader import parse_job
 from shardline.plan import Plan, make_job_id
 from shardline.results.merge import merge_shards
 from shardline.results.settle import settle_shards

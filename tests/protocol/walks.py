@@ -171,7 +171,7 @@ def watch_engine(
 ) -> None:
     """Let the attempts that follow run on a WatchedEngine."""
 
-    def maker(plan: Plan, slots: int | None = None) -> Callable[[], WatchedEngine]:
+    def maker(plan: Plan, slots: int | None) -> Callable[[], WatchedEngine]:
         return lambda: WatchedEngine(plan.job_file.engine.engine_args, on_request, kill)
 
     monkeypatch.setattr("shardline.worker.drive.engine_maker", maker)

@@ -14,7 +14,7 @@ import boto3
 import pytest
 
 from shardline.errors import ModelNotFound, StoreRefused
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.models import pin_model
 from shardline.weights.cache import is_whole, local_model_folder
 from tests.s3_server import s3_server

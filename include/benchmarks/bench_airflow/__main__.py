@@ -103,7 +103,7 @@ def cut(folder: Path, given: dict[str, Any]) -> str:
     from shardline.corpus.ids import check_ids
     from shardline.corpus.plan_job import plan_job
     from shardline.corpus.scan import scan_corpus
-    from shardline.job import parse_job
+    from shardline.job_reader import parse_job
     from shardline.settings import Settings
     from shardline.shards.cut import cut_shards
     from shardline.shards.manifest import write_manifest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 
 import psutil
@@ -65,7 +66,7 @@ class Meter:
         Raises:
             StackError: Airflow died meanwhile.
         """
-        with psycopg2.connect(self._uri) as database:
+        with closing(psycopg2.connect(self._uri)) as database:  # `with` it alone is a transaction
             database.autocommit = True
             cursor = database.cursor()
             shards, runs = self._count(cursor, SHARDS), self._count(cursor, RUNS)

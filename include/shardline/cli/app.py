@@ -382,7 +382,7 @@ def _load(
     path: Path, sets: list[str] | None, fields: Mapping[str, object] | None = None
 ) -> JobFile:
     from shardline.cli.find import parse_overrides
-    from shardline.job import load_job
+    from shardline.job_reader import load_job
 
     return load_job(path, {**parse_overrides(sets or []), **(fields or {})})
 

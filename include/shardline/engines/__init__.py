@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shardline.engines.base import Engine
-from shardline.job import EngineBlock, JobFile
+from shardline.job import JobFile
+from shardline.job_blocks import EngineBlock
 from shardline.plan import Plan
 from shardline.rows import Request
 

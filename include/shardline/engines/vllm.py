@@ -30,7 +30,7 @@ from shardline.engines.vllm_prompts import Prompts, late_decoder
 from shardline.engines.vllm_sampling import Sampling, Samplings
 from shardline.engines.vllm_stats import Counters, stat_logger
 from shardline.errors import WrongInput
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.kinds import FORMS, Kind
 from shardline.reasons import DeadLetterReason
 from shardline.rows import EngineMetrics, Request

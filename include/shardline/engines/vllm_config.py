@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardline.engines.vllm_limits import CPU, Gpu, limits
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.kinds import Kind
 
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")

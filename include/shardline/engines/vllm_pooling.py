@@ -14,7 +14,7 @@ from shardline.engines.base import Answer, EngineDied, RequestRefused, or_refuse
 from shardline.engines.openai_body import Embedding, parse_embedding
 from shardline.engines.vllm import VllmEngine
 from shardline.engines.vllm_stats import Counters
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.kinds import FORMS
 from shardline.reasons import DeadLetterReason
 from shardline.rows import Request

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardline.errors import FieldProblem, JobFileError, WrongInput
-from shardline.job import JobFile, change_job
+from shardline.job import JobFile
+from shardline.job_reader import change_job
 from shardline.reasons import DeadLetterReason
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shardline.errors import PermanentError, ShardlineError, StoreRefused
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.models import pin_model
 from shardline.plan import read_plan
 from shardline.reasons import ExitCode

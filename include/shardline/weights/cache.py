@@ -27,7 +27,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from shardline.errors import ModelNotFound, StoreRefused
 from shardline.hub import cached_hub_folder, hub_folder
-from shardline.job import EngineBlock
+from shardline.job_blocks import EngineBlock
 from shardline.store import folder_of, open_store, sync
 from shardline.weights.fetch import fetch_files
 from shardline.weights.listing import WeightFile, hash_listing, list_weights

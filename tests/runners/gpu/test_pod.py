@@ -9,7 +9,7 @@ import pytest
 from kubernetes import client
 
 from shardline.errors import NotAllowed, WrongInput
-from shardline.job import GpuBlock
+from shardline.job_blocks import GpuBlock
 from shardline.runners.gpu.cloud import Cloud, read_cloud
 from shardline.runners.gpu.container import count_gpus
 from shardline.runners.gpu.errand import FINALIZER, Errand, label_value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.errors import WrongInput
-from shardline.job import GpuBlock
+from shardline.job_blocks import GpuBlock
 from shardline.runners.gpu.cloud import Cloud
 from shardline.runners.gpu.errand import Errand
 from shardline.runners.gpu.facts import CONTAINER

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shardline.job import GpuBlock
+from shardline.job_blocks import GpuBlock
 from shardline.runners.gpu.cloud import Cloud, read_cloud
 from shardline.runners.gpu.container import count_gpus, make_container, make_volumes, named
 from shardline.runners.gpu.errand import FINALIZER, JOB, Errand, label_value, labels_of
