@@ -100,7 +100,8 @@ def in_far_order(rows: Sequence[Row]) -> list[Row]:
 
 def _bound(body: _Bounds) -> int:
     hint = body.metadata.get("expected_tokens") if isinstance(body.metadata, dict) else None
-    if isinstance(hint, str) and hint.isascii() and hint.isdecimal():  # metadata holds strings
+    # metadata holds strings; Python refuses to read very long ones as numbers
+    if isinstance(hint, str) and len(hint) < 19 and hint.isascii() and hint.isdecimal():
         return int(hint)
     bound = body.max_completion_tokens or body.max_tokens
     return bound if isinstance(bound, int) else 0

@@ -308,3 +308,21 @@ def test_settle_and_merge_that_stop_at_any_write_converge_when_run_again(
 def settle_and_merge(store: Store, plan: Plan) -> None:
     settle_shards(store, plan, generation=1)
     merge_shards(store, plan)
+
+
+@pytest.mark.protocol(15)
+def test_what_was_done_ahead_in_a_shard_that_was_never_run_is_kept(tmp_path: Path) -> None:
+    store, plan = small_job(tmp_path, ROWS, limits={"partial": True, "max_dead": 0.9})
+    first, second, *rest = shards_of(store, plan)
+    for shard in rest:
+        answer_shard(store, plan, shard)
+    # another shard's worker had them: no attempt of their own
+    put_segment(store, plan, first, [result(r) for r in requests_of(store, plan, first)])
+    put_segment(store, plan, second, [error(requests_of(store, plan, second)[0])])
+    settlement = settle_shards(store, plan, generation=1)
+    assert settlement.dead_shards == []
+    assert settlement.not_run_shards == [second]
+    lines = read_results(store, plan, second)
+    codes = [line["error"]["code"] for line in lines]
+    assert codes == ["engine_error"] + ["not_run"] * (len(lines) - 1)
+    assert all(line["response"] for line in read_results(store, plan, first))

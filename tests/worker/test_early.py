@@ -1,8 +1,8 @@
 import pytest
 
+from shardline.early import EarlyEnds
 from shardline.errors import WrongInput
 from shardline.rows import ErrorBody, Response, Result
-from shardline.worker.commit import EarlyEnds
 
 GOOD = Result("1", "a", response=Response(200, "1", {}))
 

@@ -14,17 +14,18 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from blake3 import blake3
 
+from shardline.early import EarlyEnds
 from shardline.engines.answers import make_line
 from shardline.engines.base import Engine, EngineDied
 from shardline.errors import ShardlineError, StoreUnavailable
 from shardline.layout import sidecar_names
 from shardline.segments import Segments, done_shards
 from shardline.shard_file import Row, fetch_shard, in_far_order
-from shardline.worker.commit import Commits, EarlyEnds
+from shardline.worker.commit import Commits, Segment
 from shardline.worker.desk import Desk
 from shardline.worker.feed import Feed, Item, run_item
 from shardline.worker.journal import Journal
@@ -38,9 +39,9 @@ _WORTH_WAITING = 0.5  # of the slots: below it, dropped rows cost less than idle
 class WorkAhead:
     """Lanes beside the window's, on the shards that `avoid` does not name."""
 
-    def __init__(self, desk: Desk, journal: Journal, avoid: Collection[str]) -> None:
-        self._desk, self._journal, self._call = desk, journal, desk.patience.call
-        self._avoid = {desk.attempt.shard, *avoid}
+    def __init__(self, desk: Desk, journal: Journal, early: EarlyEnds, avoid: set[str]) -> None:
+        self._desk, self._journal, self._early = desk, journal, early
+        self._call, self._avoid = desk.patience.call, {desk.attempt.shard, *avoid}
         self._names: deque[str] | None = None
         self._feed: Feed | None = None
         self._commits: dict[str, Commits] = {}
@@ -52,8 +53,8 @@ class WorkAhead:
         """Rows of other shards in the engine."""
 
     def fill(self, engine: Engine, idle: int) -> None:
-        """Have so many idle slots taken."""
-        if not self._over.is_set():
+        """Have so many idle slots taken, once it is clear that the job is not wrong."""
+        if not (self._over.is_set() or self._early.is_open):
             new = range(idle - len(self._alive()))
             self._lanes += [asyncio.create_task(self._lane(engine)) for _ in new]
 
@@ -65,13 +66,15 @@ class WorkAhead:
             await asyncio.wait(self._alive(), timeout=_TICK_S)
         self._over.set()
         worth = _WORTH_WAITING * engine.max_num_seqs if for_s else float("inf")
+        told, timeout_s = asyncio.create_task(stop.wait()), self._desk.settings.stall_s
         while self.running > worth and not stop.is_set():
-            timeout_s = self._desk.settings.stall_s
-            lanes = self._alive()
-            if not (await asyncio.wait(lanes, timeout=timeout_s, return_when="FIRST_COMPLETED"))[0]:
+            events = [told, *self._alive()]
+            if not (await asyncio.wait(events, timeout=timeout_s, return_when="FIRST_COMPLETED"))[
+                0
+            ]:
                 break
-        for lane in self._lanes:
-            lane.cancel()
+        told.cancel()
+        self.drop()
         ends = await asyncio.gather(*self._lanes, return_exceptions=True)
         self._closed.set()
         if self._feed:
@@ -82,26 +85,34 @@ class WorkAhead:
         for failed in (end for end in ends if isinstance(end, Exception)):
             raise failed
 
+    def drop(self) -> None:
+        """End at once: to a lane, an engine that is being stopped looks like a row that fails."""
+        self._over.set()
+        for lane in self._lanes:
+            lane.cancel()
+
     def _alive(self) -> list[asyncio.Task[None]]:
         return [lane for lane in self._lanes if not lane.done()]
 
     async def _lane(self, engine: Engine) -> None:
-        while item := await self._take(engine):
-            self.running += 1
-            try:
-                end = await run_item(engine, item)
-            except EngineDied:  # the window's own rows, if there are any, say so too
-                self._over.set()
-                return
-            finally:
-                self.running -= 1
-            name = item.row.shard.name
-            line = make_line(self._desk.plan.job_file, name, item.row.number, item.request, end)
-            self._commits[name].add(line, end)
+        try:
+            while item := await self._take(engine):
+                self.running += 1
+                try:
+                    end = await run_item(engine, item)
+                finally:
+                    self.running -= 1
+                (shard, number), job = item.row, self._desk.plan.job_file
+                line = make_line(job, shard.name, number, item.request, end)
+                self._commits[shard.name].add(line, end)
+        except EngineDied:  # the window's own rows, if there are any, say so too
+            return
+        finally:
+            self._over.set()
 
     async def _take(self, engine: Engine) -> Item | None:
         async with self._lock:
-            while not self._over.is_set():
+            while not (self._over.is_set() or self._desk.stop.draining.is_set()):
                 if self._feed and (item := await self._feed.take()):
                     return item
                 await self._open_more(engine)
@@ -110,8 +121,7 @@ class WorkAhead:
     async def _open_more(self, engine: Engine) -> None:
         if self._names is None:
             self._names = deque(await self._call(self._candidates))
-        rows: list[Row] = []
-        opened = 0
+        rows, opened = list[Row](), 0
         while self._names and opened < _OPEN:
             name = self._names.popleft()
             try:
@@ -145,7 +155,7 @@ class WorkAhead:
         shard = await self._call(fetch_shard, desk.store, desk.layout, name, folder)
         segments = Segments(desk.store, desk.layout, name, folder)
         await self._call(segments.refresh)
-        commits = Commits(desk, name, EarlyEnds(0), lambda _: self._journal.save())
+        commits = Commits(desk, name, EarlyEnds(0), self._on_commit)
         self._commits[name] = commits
         self._committing.append(asyncio.create_task(commits.keep_committing(self._closed)))
         desk.attempt.ahead.append(name)
@@ -153,6 +163,10 @@ class WorkAhead:
         rows = [Row(shard, n) for n in shard.in_order() if shard.ids[n] not in segments.lines]
         log.info("shard %s: working ahead on %s, %d rows", desk.attempt.shard, name, len(rows))
         return rows
+
+    async def _on_commit(self, _: Segment) -> None:
+        await self._journal.save()
+        await self._desk.check_cancelled()
 
     def _has_room(self) -> bool:
         return self._desk.patience.is_up and all(c.has_room for c in self._commits.values())

@@ -12,15 +12,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from shardline.early import EarlyEnds
 from shardline.engines.answers import encode_line
 from shardline.engines.base import Answer, RequestRefused
-from shardline.errors import WrongInput
-from shardline.reasons import DeadLetterReason
 from shardline.rows import Result
 from shardline.worker.desk import Desk
 
 _TICK_S = 0.2
-_LIES_IN_JOB = frozenset(reason.value for reason in DeadLetterReason if reason.lies_in_job)
 
 
 @dataclass
@@ -39,31 +37,6 @@ class Segment:
     @property
     def rows(self) -> int:
         return len(self.lines)
-
-
-class EarlyEnds:
-    """PROTOCOL 12: when the first `limit` ends are dead letters of one reason that lies in the job.
-
-    Until that is clear nothing is committed: the errors of a wrong job must not outlive its repair.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._ends = limit, 0
-        self._reason: str | None = None
-        self.is_open = limit > 0
-
-    def add(self, result: Result) -> None:
-        """Count one end. Raises WrongInput when the last of the first rows ends like all before."""
-        code = result.error.code if result.error else None
-        if not self.is_open:
-            return
-        if code not in _LIES_IN_JOB or code != (self._reason or code):
-            self.is_open = False
-            return
-        self._reason, self._ends = code, self._ends + 1
-        if self._ends >= self._limit:
-            why = result.error.message if result.error else ""
-            raise WrongInput(f"the first {self._ends} requests all ended as {code}: {why}")
 
 
 OnCommit = Callable[[Segment], Awaitable[None]]
@@ -105,8 +78,8 @@ class Commits:
         """Cut and put whenever a segment is due. Never cancelled: a cut segment must be put."""
         settings = self._desk.settings
         while not until.is_set():
-            age_s = time.monotonic() - self._segment.began
-            if age_s >= settings.segment_s or self._is_above(1):
+            is_due = time.monotonic() - self._segment.began >= settings.segment_s
+            if is_due or self._is_above(1) or self._desk.stop.at_once.is_set():
                 await self.flush()
             with suppress(TimeoutError):
                 await asyncio.wait_for(until.wait(), min(_TICK_S, settings.segment_s))

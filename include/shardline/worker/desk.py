@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardline.errors import Cancelled
 from shardline.layout import JobLayout
 from shardline.patience import Patience
 from shardline.plan import Plan
@@ -31,3 +32,10 @@ class Desk:
     @property
     def layout(self) -> JobLayout:
         return self.plan.layout
+
+    async def check_cancelled(self) -> None:
+        """Stop everything if the job was cancelled (PROTOCOL 20). Raises Cancelled."""
+        path = self.layout.cancel(self.attempt.generation)
+        if await self.patience.call(self.store.exists, path):
+            self.stop.cancel()
+            raise Cancelled(f"{path} is there")

@@ -35,6 +35,10 @@ class Journal:
         self._lock = asyncio.Lock()
 
     async def save(self) -> None:
+        """Bring the record in the store up to date, even if the caller is cancelled meanwhile."""
+        await asyncio.shield(asyncio.create_task(self._save()))
+
+    async def _save(self) -> None:
         async with self._lock:
             store, layout = self._desk.store, self._desk.layout
             await self._desk.patience.call(write_attempt, store, layout, self._attempt)

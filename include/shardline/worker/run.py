@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shardline import errors
 from shardline.attempts import read_attempts
+from shardline.early import EarlyEnds
 from shardline.engines.base import EngineWontStart
 from shardline.isolation import Isolation, read_history
 from shardline.patience import Patience
@@ -24,7 +25,7 @@ from shardline.shard_file import Shard, fetch_shard
 from shardline.store import Store
 from shardline.worker.ahead import WorkAhead
 from shardline.worker.clock import Clock
-from shardline.worker.commit import Commits, EarlyEnds, Segment
+from shardline.worker.commit import Commits, Segment
 from shardline.worker.desk import Desk
 from shardline.worker.drive import Driver
 from shardline.worker.journal import Journal
@@ -85,10 +86,14 @@ class _Run:
         self._desk, self._attempt, self._call = desk, desk.attempt, desk.patience.call
         self._journal = Journal(desk)
         self._read: Segments | None = None
+        self._early = EarlyEnds(0)
         self._driver: Driver | None = None
+        self._ahead: WorkAhead | None = None
 
     async def end(self, code: ExitCode, message: str) -> None:
         self._desk.clock.switch("drain" if self._desk.stop.draining.is_set() else "tail")
+        if self._ahead:
+            self._ahead.drop()
         if self._driver:
             self._driver.take_metrics()
             self._closing = asyncio.create_task(self._driver.engine.stop())
@@ -98,24 +103,25 @@ class _Run:
         desk, name, call = self._desk, self._attempt.shard, self._call
         shard = await call(fetch_shard, desk.store, desk.layout, name, desk.folder)
         await self._journal.save()
-        isolation, ahead = await self._resume(shard)
+        isolation = await self._resume(shard)
         await self._journal.say("starting")
-        await self._check_cancelled()
+        await self._desk.check_cancelled()
         if not isolation.is_over:
-            is_new = not self._attempt.resumed_rows
-            early = EarlyEnds(min(desk.settings.early_rows, len(shard)) if is_new else 0)
-            commits = Commits(desk, name, early, self._on_commit)
-            self._driver = Driver(desk, shard, isolation, self._journal, commits, ahead)
+            commits = Commits(desk, name, self._early, self._on_commit)
+            self._driver = Driver(desk, shard, isolation, self._journal, commits, self._ahead)
             await self._drive(self._driver, commits)
             if not isolation.is_over:
                 raise errors.ShardInterrupted("told to stop before every row had an end")
         put = await call(commit_results, desk.store, desk.layout, name, None, self._read)
         log.info("shard %s: %d results committed (%s)", name, len(shard), put.value)
-        if ahead and self._driver:
+        if self._ahead and self._driver:
             desk.clock.switch("ahead")
-            await ahead.finish(self._driver.engine, desk.settings.work_ahead_s)
+            try:
+                await self._ahead.finish(self._driver.engine, desk.settings.work_ahead_s)
+            except errors.ShardlineError as error:  # our own shard is done all the same
+                log.warning("shard %s: work ahead ended: %s", name, error)
 
-    async def _resume(self, shard: Shard) -> tuple[Isolation, WorkAhead | None]:
+    async def _resume(self, shard: Shard) -> Isolation:
         """Read what earlier attempts left: committed rows, and who was in flight when."""
         desk = self._desk
         segments = self._read = Segments(desk.store, desk.layout, shard.name, desk.folder)
@@ -131,11 +137,11 @@ class _Run:
         text = "shard %s: attempt %s: %d of %d rows done, %d suspects"
         log.info(text, shard.name, self._attempt.attempt, len(done), len(shard), suspects)
         rows = [row for row in shard.in_order() if row not in done]
-        ahead = None
+        self._early = EarlyEnds(0 if done else min(desk.settings.early_rows, len(shard)))
         if desk.settings.work_ahead_s and not suspects:
             avoid = {name for a in others if a.end is None for name in a.ahead}
-            ahead = WorkAhead(desk, self._journal, avoid)
-        return Isolation(rows, history, desk.settings.group_size), ahead
+            self._ahead = WorkAhead(desk, self._journal, self._early, avoid)
+        return Isolation(rows, history, desk.settings.group_size)
 
     async def _drive(self, driver: Driver, commits: Commits) -> None:
         """Drive, while segments are committed on the side; the first to fail ends both."""
@@ -157,10 +163,4 @@ class _Run:
         assert self._driver
         self._driver.take_metrics()
         await self._journal.segment(segment)
-        await self._check_cancelled()
-
-    async def _check_cancelled(self) -> None:
-        path = self._desk.layout.cancel(self._attempt.generation)
-        if await self._call(self._desk.store.exists, path):
-            self._desk.stop.cancel()
-            raise errors.Cancelled(f"{path} is there")
+        await self._desk.check_cancelled()

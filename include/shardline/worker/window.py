@@ -69,7 +69,8 @@ class Window:
                 await self._ahead.finish(self._engine, for_s=0)
         for failed in (end for end in ends if isinstance(end, Exception)):
             raise failed
-        return self._down
+        # those that ended after the death are out of suspicion
+        return self._down and EngineDown(self._down.how, self._down.rows & self._in_flight)
 
     async def _watch(self, feed: Feed, tasks: list[asyncio.Task[None]]) -> None:
         while not all(task.done() for task in tasks):
