@@ -17,7 +17,7 @@ ENGINE = {
     "engine": "stub",
     "engine_args": {"max_num_seqs": 2, "latency_s": 0.02},
 }
-ROWS = [f"document number {n}" for n in range(200)]
+ROWS = [f"document number {n}" for n in range(1_500)]  # 15 s: no signal comes after the end
 
 
 def start(prepared: Prepared) -> LocalWorker:
