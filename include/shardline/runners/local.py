@@ -25,6 +25,8 @@ import psutil
 
 OnLine = Callable[[str], None]
 
+_GONE_S = 10.0  # the kernel takes a moment to end what is killed
+
 
 class LocalWorker:
     """One worker process. `drain` may be called from a signal handler or another thread."""
@@ -88,12 +90,15 @@ class LocalWorker:
         An engine that was starting asks nobody yet whether its maker lives: it would wait minutes
         for a word from it, keep its memory, and hold the pipe that is read here.
         """
+        left = []
         for process in psutil.process_iter():
             try:
                 if os.getsid(process.pid) == self.pid:
                     process.kill()
+                    left.append(process)
             except (psutil.Error, OSError):  # it ended while we looked
                 continue
+        psutil.wait_procs(left, timeout=_GONE_S)
 
     def _read(self, on_line: OnLine) -> None:
         assert self._process.stdout
