@@ -56,6 +56,7 @@ class WorkerSettings(BaseSettings):
     group_size: int = Field(
         default=16,
         ge=2,
+        le=64,
         description="Suspects fed together: a restart costs more than a small group.",
     )
     max_num_seqs: int | None = Field(

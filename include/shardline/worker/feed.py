@@ -29,8 +29,7 @@ class Item(NamedTuple):
 
 
 class Feed:
-    """Rows in order. `reserve` is told of a stretch before the engine can see it (PROTOCOL 9), and
-    says which of its rows are still to be fed."""
+    """Rows in order; `reserve` is told of each before it is fed, and says if it is to be (PROTOCOL 9)."""
 
     def __init__(
         self,
@@ -40,7 +39,8 @@ class Feed:
         reserve: Callable[[list[Row]], Awaitable[list[Row]]],
         is_open: Callable[[], bool],
     ) -> None:
-        self._rows, self._engine, self._stretch = deque(rows), engine, stretch
+        self._rows, self._engine, self._most = deque(rows), engine, stretch
+        self._stretch = min(64, stretch)  # small at first: the engine waits for it
         self._reserve, self._is_open = reserve, is_open
         self._ready: deque[Item] = deque()
         self._next: asyncio.Task[list[Item]] | None = None
@@ -54,8 +54,7 @@ class Feed:
     async def take(self) -> Item | None:
         """The next row; None when there is none, or feeding has ended. Waits while it is paused."""
         async with self._lock:
-            while not (self.is_closed or self._is_open()):  # noqa: ASYNC110
-                # only the lane that holds the lock polls
+            while not (self.is_closed or self._is_open()):  # noqa: ASYNC110 (one lane alone polls)
                 await asyncio.sleep(_CLOSED_S)
             while not (self._ready or self.is_closed) and (next_one := self._next or self._begin()):
                 # a lane that is cancelled here must not cancel the write: a torn-off thread could
@@ -67,6 +66,7 @@ class Feed:
 
     def _begin(self) -> asyncio.Task[list[Item]] | None:
         rows = [self._rows.popleft() for _ in range(min(self._stretch, len(self._rows)))]
+        self._stretch = min(2 * self._stretch, self._most)
         return asyncio.create_task(self._make(rows)) if rows else None
 
     async def _make(self, rows: list[Row]) -> list[Item]:
