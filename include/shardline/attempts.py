@@ -33,10 +33,19 @@ def new_attempt(
     return Attempt(attempt, shard, generation, host, pid, now(), pod_uid, node)
 
 
-def read_attempts(store: Store, layout: JobLayout, shard: str) -> list[Attempt]:
-    """The records of a shard, oldest first: ids begin with the time."""
+def read_attempt(store: Store, layout: JobLayout, shard: str, attempt: str) -> Attempt | None:
+    """One record, if there is one."""
+    found = store.read_or_none(layout.attempt(shard, attempt))
+    return None if found is None else msgspec.json.decode(found, type=Attempt)
+
+
+def read_attempts(
+    store: Store, layout: JobLayout, shard: str, generation: int | None = None
+) -> list[Attempt]:
+    """The records of a shard, of all generations or of one, oldest first: ids begin with the time."""
     listed = store.list(layout.attempts(shard))
-    return [msgspec.json.decode(store.read(found.path), type=Attempt) for found in listed]
+    found = [msgspec.json.decode(store.read(record.path), type=Attempt) for record in listed]
+    return [record for record in found if generation in (None, record.generation)]
 
 
 def write_attempt(store: Store, layout: JobLayout, attempt: Attempt) -> None:

@@ -27,7 +27,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -167,3 +167,10 @@ class CommitConflict(TransientError):
 
 class ShardInterrupted(TransientError):
     """A worker was drained or vanished; the shard goes on from its segments."""
+
+
+def raise_first(ends: Iterable[object]) -> None:
+    """Raise the first error of what tasks ended by; cancellations are passed over."""
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end

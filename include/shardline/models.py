@@ -14,7 +14,7 @@ from blake3 import blake3
 from shardline.errors import ModelNotFound
 from shardline.hub import hub_commit
 from shardline.job_blocks import EngineBlock
-from shardline.store import folder_of
+from shardline.weights.cache import disk_folder
 from shardline.weights.listing import hash_listing, list_weights
 
 _READ_BYTES = 1 << 24
@@ -32,7 +32,7 @@ def pin_model(block: EngineBlock) -> str:
         return "stub"
     if block.model.startswith("s3://"):
         return hash_listing(list_weights(block.model))
-    if (folder := _folder(block)) is not None:
+    if (folder := disk_folder(block)) is not None:
         return hash_folder(folder)
     return hub_commit(block.model, block.revision)
 
@@ -43,7 +43,7 @@ def check_model(block: EngineBlock) -> None:
     Raises:
         As pin_model.
     """
-    if block.engine != "stub" and (folder := _folder(block)) is not None:
+    if block.engine != "stub" and (folder := disk_folder(block)) is not None:
         _check_folder(folder)
     else:
         pin_model(block)
@@ -64,11 +64,6 @@ def hash_folder(folder: Path) -> str:
                 content.update(piece)
         whole.update(f"{file.relative_to(folder).as_posix()}\0{content.hexdigest()}\n".encode())
     return whole.hexdigest()[:32]
-
-
-def _folder(block: EngineBlock) -> Path | None:
-    """The folder on disk that a model is, or None."""
-    return folder_of(block.model) if block.model.startswith(("/", "file://")) else None
 
 
 def _check_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ Memory holds one small record per request, never the lines: those stay in files.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
@@ -195,22 +195,23 @@ def commit_results(
     shard: str,
     missing: Callable[[str], bytes] | None = None,
     segments: Segments | None = None,
+    ids: Sequence[str] | None = None,
 ) -> Put:
     """Build `results` from the segments and put it: the only commit of a shard (PROTOCOL 7, 8).
 
-    `segments` that were read before are not read again. Whatever the answer, the shard is done afterwards: TAKEN means that the winner's is to be read.
+    `segments` that were read before, and a shard whose custom_ids are known, are not read again. Whatever the answer, the shard is done afterwards: TAKEN means that the winner's is to be read.
 
     Raises:
         LawBroken: see `Segments.write`.
     """
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
         folder = Path(scratch)
-        shard_file = store.fetch(layout.shard(shard), folder)
+        ids = ids or list(request_ids(store.fetch(layout.shard(shard), folder)))
         segments = segments or Segments(store, layout, shard, folder)
         segments.refresh()
         target = folder / "results"
         while True:
-            segments.write(request_ids(shard_file), target, missing)
+            segments.write(ids, target, missing)
             # a late worker may have committed rows while we wrote: they are worth another round
             if not segments.refresh():
                 return store.put_once(layout.results(shard), target)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from shardline.attempts import read_attempts
 from shardline.reasons import ExitCode
 from shardline.rows import Attempt, ShardEntry
-from shardline.runners.shard import read_attempts
 from shardline.runners.waves import DeathClass, ShardEnd
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class Death:
 
 def read_death(store: Store, plan: Plan, entry: ShardEntry, generation: int) -> Death:
     """The death of one shard by its attempts of this generation."""
-    records = read_attempts(store, plan, entry.shard)
-    return fold_death(entry, [r for r in records if r.generation == generation])
+    return fold_death(entry, read_attempts(store, plan.layout, entry.shard, generation))
 
 
 def fold_death(entry: ShardEntry, attempts: Sequence[Attempt]) -> Death:

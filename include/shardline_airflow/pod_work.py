@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from uuid6 import uuid7
 
+from shardline.attempts import now, read_attempt, read_attempts
 from shardline.errors import WrongInput
 from shardline.images import SETTING
 from shardline.plan import timestamp
 from shardline.reasons import PodOutcome
 from shardline.runners.gpu.cloud import read_cloud
-from shardline.runners.gpu.ends import PodEnd, close_attempt, is_closed, read_record, recorded_code
+from shardline.runners.gpu.ends import PodEnd, close_attempt, is_closed, recorded_code
 from shardline.runners.gpu.errand import ATTEMPT, Errand
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.history import DEFAULT_SLOTS, learn
@@ -28,7 +29,7 @@ from shardline.runners.gpu.outcomes import Stop, classify, classify_refusal
 from shardline.runners.gpu.pod import build_pod
 from shardline.runners.gpu.settings import GpuSettings
 from shardline.runners.retry import Decision, Outcome, Verdict, decide
-from shardline.runners.shard import read_attempts, read_history
+from shardline.runners.shard import read_history
 
 if TYPE_CHECKING:
     from shardline.plan import Plan
@@ -72,11 +73,7 @@ class ShardPods:
             WrongInput: the values file, or an engine argument, is wrong.
             NotAllowed: the job file names an accelerator that this deployment does not have.
         """
-        records = [
-            record
-            for record in read_attempts(self.store, self.plan, self.shard)
-            if record.generation == self.generation
-        ]
+        records = read_attempts(self.store, self.plan.layout, self.shard, self.generation)
         errand = Errand(
             root=self.settings.root or self.store.uri,
             job_id=self.plan.job_id,
@@ -104,8 +101,7 @@ class ShardPods:
     def close_refused(self, pod: dict[str, Any], refusal: PodRefused) -> PodOutcome:
         """The API made no pod: that is an attempt, too."""
         outcome = classify_refusal(refusal.status, refusal.reason, refusal.may_create)
-        now = timestamp(datetime.now(UTC))
-        self._close(PodEnd(attempt_of(pod), outcome, now, detail=str(refusal)))
+        self._close(PodEnd(attempt_of(pod), outcome, now(), detail=str(refusal)))
         return outcome
 
     def close(self, facts: PodFacts | None, stop: Stop, attempt: str) -> PodOutcome:
@@ -150,7 +146,7 @@ class ShardPods:
         """The end of the worker's log: from the store, else from its node, if that still answers."""
         path = self.plan.layout.log(self.shard, attempt)
         kept = (self.store.read_or_none(path) or b"").decode(errors="replace").splitlines()
-        record = read_record(self.store, self.plan, self.shard, attempt)
+        record = read_attempt(self.store, self.plan.layout, self.shard, attempt)
         has_said_all = bool(kept) and record is not None and record.end is not None
         if not has_said_all and facts is not None and facts.has_ended:
             kept = self.api.tail(facts.name, _LOG_LINES) or kept

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from deploy.embedded.stack import EmbeddedAirflow, embedded_airflow
+from shardline.attempts import read_attempts
 from shardline.plan import Plan, read_plan
 from shardline.results.files import law_of, published_files
 from shardline.results.publish import current_publication
 from shardline.runners.generations import current_generation
-from shardline.runners.shard import read_attempts
 from shardline.store import Store, open_store
 from tests.factories import make_rows, write_corpus
 
@@ -208,7 +208,7 @@ def test_a_killed_worker_is_retried_and_nothing_is_lost_or_doubled(
         p.path.split("/")[-1].removesuffix(".jsonl")
         for p in house.store.list(finished.plan.layout.results_prefix)
     }
-    attempts = {s: read_attempts(house.store, finished.plan, s) for s in shards}
+    attempts = {s: read_attempts(house.store, finished.plan.layout, s) for s in shards}
     (killed,) = [found for found in attempts.values() if len(found) > 1]
     assert [a.exit_code for a in killed] == [-signal.SIGKILL, 0]
     assert killed[1].resumed_rows > 0

@@ -12,10 +12,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
+from shardline.attempts import read_attempts
 from shardline.plan import Plan
 from shardline.rows import Attempt
 from shardline.runners.gpu.errand import ATTEMPT
-from shardline.runners.shard import read_attempts
 from shardline.shards.manifest import read_shards
 from shardline.store import Store
 from shardline_airflow.gpu_operator import InferShardOnGpu
@@ -121,7 +121,7 @@ class ShardTask:
         pod.end(0)
 
     def attempts(self) -> list[Attempt]:
-        return read_attempts(self.store, self.plan, self.shard)
+        return read_attempts(self.store, self.plan.layout, self.shard)
 
     def attempt_of(self, pod: FakePod) -> str:
         return pod.labels[ATTEMPT]

@@ -11,12 +11,13 @@ import msgspec
 import pytest
 from airflow.sdk.definitions.retry_policy import RetryAction
 
+from shardline.attempts import read_attempts
 from shardline.plan import Plan
 from shardline.reasons import ExitCode
 from shardline.results.settle import Settlement
 from shardline.rows import Attempt
 from shardline.runners.retry import Decision, Verdict
-from shardline.runners.shard import ShardOutcome, read_attempts
+from shardline.runners.shard import ShardOutcome
 from shardline.shards.manifest import read_shards
 from shardline.store import Store
 from shardline_airflow.infer_operator import (
@@ -129,7 +130,7 @@ def test_a_task_told_to_stop_drains_its_worker_and_the_next_try_goes_on_from_the
         with pytest.raises(TryAgain, match="free, 0 of 3"):
             running.result()
     InferShard(task_id="infer_shard", number=0).execute(context)
-    first, second = read_attempts(store, plan, entry.shard)
+    first, second = read_attempts(store, plan.layout, entry.shard)
     assert first.exit_code == ExitCode.DRAINED
     assert second.resumed_rows > 0
     assert store.exists(plan.layout.results(entry.shard))

@@ -100,24 +100,17 @@ def cut(folder: Path, given: dict[str, Any]) -> str:
     """Plan the job and cut its shards, in this process; its id."""
     from datetime import UTC, datetime
 
-    from shardline.corpus.ids import check_ids
+    from shardline.cli.run_job import prepare_job
+    from shardline.cli.screen import Screen
     from shardline.corpus.plan_job import plan_job
-    from shardline.corpus.scan import scan_corpus
     from shardline.job_reader import parse_job
     from shardline.settings import Settings
-    from shardline.shards.cut import cut_shards
-    from shardline.shards.manifest import write_manifest
     from shardline.store import open_store
 
     store = open_store(str(folder / "root"))
     job = parse_job(given, folder=folder)
     plan = plan_job(job, store=store, settings=Settings(), partition=None, now=datetime.now(UTC))
-    for split in range(len(plan.splits)):
-        scan_corpus(store, plan, split)
-    check_ids(store, plan)
-    for bucket_set in range(len(plan.bucket_sets)):
-        cut_shards(store, plan, bucket_set)
-    write_manifest(store, plan)
+    prepare_job(store, plan, Screen(is_silent=True))
     return plan.job_id
 
 

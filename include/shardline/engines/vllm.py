@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -208,23 +208,32 @@ class VllmEngine:
         return self._decode(end.token_ids[:-1] if end.finish_reason == "stop" else end.token_ids)
 
     async def _run(self, request_id: str, prepared: _Prepared) -> Any:
-        from vllm.exceptions import VLLMClientError
         from vllm.inputs import tokens_input
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
         token_ids, sampling = prepared
+        # length and parameters were checked before: what is left is the form of the answer
+        has_form = sampling.has_form
+        reason = DeadLetterReason.BAD_SCHEMA if has_form else DeadLetterReason.BAD_PARAMETER
+        prompt = tokens_input(token_ids)
+        return await self._last(
+            lambda llm: llm.generate(prompt, sampling.params, request_id), reason
+        )
+
+    async def _last(
+        self, ask: Callable[[Any], AsyncIterator[Any]], refused: DeadLetterReason
+    ) -> Any:
+        """The last output of a request, and its errors as ours; `refused` is what vLLM's no means."""
+        from vllm.exceptions import VLLMClientError
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
         output = None
         try:
-            prompt = tokens_input(token_ids)
-            async for final in self._llm.generate(prompt, sampling.params, request_id):
+            async for final in ask(self._llm):
                 output = final
         except EngineDeadError as error:
             raise EngineDied("vllm: the engine is dead") from error
         except VLLMClientError as error:
-            # length and parameters were checked before: what is left is the form of the answer
-            has_form = sampling.has_form
-            reason = DeadLetterReason.BAD_SCHEMA if has_form else DeadLetterReason.BAD_PARAMETER
-            raise RequestRefused(reason, str(error)) from error
+            raise RequestRefused(refused, str(error)) from error
         except EngineGenerateError as error:
             if self._llm.errored:
                 raise EngineDied("vllm: the engine is dead") from error

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardline.engines.base import Answer, EngineDied, RequestRefused, or_refused
+from shardline.engines.base import Answer, RequestRefused, or_refused
 from shardline.engines.openai_body import Embedding, parse_embedding
 from shardline.engines.vllm import VllmEngine
 from shardline.engines.vllm_stats import Counters
@@ -89,25 +89,13 @@ class VllmPoolingEngine(VllmEngine):
     async def _encode(self, request_id: str, prepared: _Prepared) -> bytes | None:
         """The vector's bytes; None when the engine dropped the request."""
         from vllm import PoolingParams
-        from vllm.exceptions import VLLMClientError
         from vllm.inputs import tokens_input
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-        output = None
-        try:
-            params = PoolingParams(task="embed", dimensions=prepared.dimensions)
-            prompt = tokens_input(prepared.token_ids)
-            async for final in self._llm.encode(prompt, params, request_id):
-                output = final
-        except EngineDeadError as error:
-            raise EngineDied("vllm: the engine is dead") from error
-        except VLLMClientError as error:  # dimensions that the model does not have
-            raise RequestRefused(DeadLetterReason.BAD_PARAMETER, str(error)) from error
-        except EngineGenerateError as error:
-            if self._llm.errored:
-                raise EngineDied("vllm: the engine is dead") from error
-            wrong = f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}"
-            raise RequestRefused(DeadLetterReason.ENGINE_ERROR, wrong) from error
+        params = PoolingParams(task="embed", dimensions=prepared.dimensions)
+        prompt = tokens_input(prepared.token_ids)
+        # dimensions that the model does not have
+        refused = DeadLetterReason.BAD_PARAMETER
+        output = await self._last(lambda llm: llm.encode(prompt, params, request_id), refused)
         if output is None or not output.outputs.data.numel():
             return None
         return bytes(output.outputs.data.float().cpu().numpy().astype("<f4").tobytes())

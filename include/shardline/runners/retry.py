@@ -25,7 +25,7 @@ MAX_FREE = 50
 # A worker that is asked to stop drains and exits 75. One that dies of the asking had no handler yet
 # (its first second) or none any more (its last): that says nothing about the shard either. Negative
 # as a parent sees it, above 128 as a shell or a container does.
-_ASKED_TO_STOP = frozenset(
+ASKED_TO_STOP = frozenset(
     code
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     for code in (-number, 128 + number)
@@ -67,7 +67,7 @@ class Outcome:
         """What it costs the shard if it brought nothing."""
         if self.pod is not None:
             return self.pod.charge
-        if self.exit_code in _ASKED_TO_STOP:
+        if self.exit_code in ASKED_TO_STOP:
             return Charge.FREE
         return _CHARGES.get(self.exit_code, Charge.CHARGED)
 
@@ -184,7 +184,7 @@ def _say(outcome: Outcome) -> str:
         how = "it vanished"
     elif code < 0:
         how = f"killed by signal {-code}"
-    elif code in _ASKED_TO_STOP:
+    elif code in ASKED_TO_STOP:
         how = f"killed by signal {code - 128}"
     else:
         how = _WORDS.get(code, f"crashed with exit code {code}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import msgspec
 from uuid6 import uuid7
 
 from shardline import attempts
@@ -21,8 +20,8 @@ from shardline.runners.retry import Decision, Outcome, Verdict, decide, read_out
 from shardline.segments import SegmentName
 from shardline.store import Store
 
-# an end that the worker could not write, and after which no row was in flight
 _PATIENCE_S = 60.0
+# an end that the worker could not write, and after which no row was in flight
 _ENDS = {code: code.attempt_end for code in (ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE)}
 
 
@@ -81,23 +80,17 @@ def infer_shard(
 
 def read_history(store: Store, plan: Plan, shard: str, generation: int) -> list[Outcome]:
     """Every attempt of one generation on a shard, oldest first."""
-    records = [r for r in read_attempts(store, plan, shard) if r.generation == generation]
+    records = attempts.read_attempts(store, plan.layout, shard, generation)
     segments = store.list(plan.layout.segments(shard))
     return read_outcomes(records, {SegmentName.parse(found.path).attempt for found in segments})
-
-
-def read_attempts(store: Store, plan: Plan, shard: str) -> list[Attempt]:
-    """The records of a shard, oldest first."""
-    return attempts.read_attempts(store, plan.layout, shard)
 
 
 def _close_local(
     store: Store, plan: Plan, shard: str, generation: int, attempt: str, code: int
 ) -> Attempt | None:
     """Close the record of a worker process; one that found the results there has no record."""
-    found = store.read_or_none(plan.layout.attempt(shard, attempt))
-    if found is not None:
-        record = msgspec.json.decode(found, type=Attempt)
+    record = attempts.read_attempt(store, plan.layout, shard, attempt)
+    if record is not None:
         return record if record.exit_code is not None else close_record(store, plan, record, code)
     if code == ExitCode.DONE:
         return None

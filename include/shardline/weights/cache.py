@@ -60,6 +60,11 @@ class CacheSettings(BaseSettings):
         return tuple(name for name in value.replace(",", " ").split() if name)
 
 
+def disk_folder(block: EngineBlock) -> Path | None:
+    """The folder on disk that a model is; None where it is one of the hub or of s3://."""
+    return folder_of(block.model) if block.model.startswith(("/", "file://")) else None
+
+
 def local_model_folder(block: EngineBlock, commit: str, cache: Path | None = None) -> Path:
     """The model as a folder that an engine can open, fetched first unless it is there.
 
@@ -72,9 +77,7 @@ def local_model_folder(block: EngineBlock, commit: str, cache: Path | None = Non
         StoreRefused: no permission for the bucket or the cache.
         StoreUnavailable: the store or the hub fails, or the disk is full.
     """
-    if block.model.startswith(("/", "file://")):
-        folder = folder_of(block.model)
-        assert folder is not None
+    if (folder := disk_folder(block)) is not None:
         return folder
     cache = (cache or CacheSettings().model_cache).expanduser()
     if block.model.startswith("s3://"):

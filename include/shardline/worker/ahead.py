@@ -21,7 +21,7 @@ from blake3 import blake3
 from shardline.early import EarlyEnds
 from shardline.engines.answers import make_line
 from shardline.engines.base import Engine, EngineDied
-from shardline.errors import ShardlineError, StoreUnavailable
+from shardline.errors import ShardlineError, StoreUnavailable, raise_first
 from shardline.layout import sidecar_names
 from shardline.segments import Segments, done_shards
 from shardline.shard_file import Row, fetch_shard, in_far_order
@@ -69,9 +69,8 @@ class WorkAhead:
         told, timeout_s = asyncio.create_task(stop.wait()), self._desk.settings.stall_s
         while self.running > worth and not stop.is_set():
             events = [told, *self._alive()]
-            if not (await asyncio.wait(events, timeout=timeout_s, return_when="FIRST_COMPLETED"))[
-                0
-            ]:
+            done, _ = await asyncio.wait(events, timeout=timeout_s, return_when="FIRST_COMPLETED")
+            if not done:
                 break
         told.cancel()
         self.drop()
@@ -82,8 +81,7 @@ class WorkAhead:
         await asyncio.gather(*self._committing)
         for commits in self._commits.values():
             await commits.flush()
-        for failed in (end for end in ends if isinstance(end, Exception)):
-            raise failed
+        raise_first(ends)
 
     def drop(self) -> None:
         """End at once: to a lane, an engine that is being stopped looks like a row that fails."""

@@ -112,7 +112,7 @@ class _Run:
             await self._drive(self._driver, commits)
             if not isolation.is_over:
                 raise errors.ShardInterrupted("told to stop before every row had an end")
-        put = await call(commit_results, desk.store, desk.layout, name, None, self._read)
+        put = await call(commit_results, desk.store, desk.layout, name, None, self._read, shard.ids)
         log.info("shard %s: %d results committed (%s)", name, len(shard), put.value)
         if self._ahead and self._driver:
             desk.clock.switch("ahead")
@@ -153,8 +153,7 @@ class _Run:
         if not driving.done():
             driving.cancel()
         ends = await asyncio.gather(committing, driving, return_exceptions=True)
-        for failed in (end for end in ends if isinstance(end, Exception)):
-            raise failed
+        errors.raise_first(ends)
         if self._desk.stop.is_cancelled:
             raise errors.Cancelled(f"cancel/{self._attempt.generation} is there")
         await commits.flush()

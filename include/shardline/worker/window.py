@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardline.engines.base import Engine, EngineDied
+from shardline.errors import raise_first
 from shardline.isolation import Down
 from shardline.worker.ahead import WorkAhead
 from shardline.worker.clock import StallTimer
@@ -67,8 +68,7 @@ class Window:
             await feed.close()
             if self._ahead and (any(ends) or self._down or self._stop.draining.is_set()):
                 await self._ahead.finish(self._engine, for_s=0)
-        for failed in (end for end in ends if isinstance(end, Exception)):
-            raise failed
+        raise_first(ends)
         # those that ended after the death are out of suspicion
         return self._down and EngineDown(self._down.how, self._down.rows & self._in_flight)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
+from shardline.attempts import read_attempt
 from shardline.plan import Plan
 from shardline.reasons import PodOutcome
 from shardline.rows import Attempt
@@ -34,19 +33,19 @@ class PodEnd:
 
 def recorded_code(store: Store, plan: Plan, shard: str, attempt: str) -> int | None:
     """The exit code that the worker itself wrote down before its pod was gone."""
-    record = read_record(store, plan, shard, attempt)
+    record = read_attempt(store, plan.layout, shard, attempt)
     return None if record is None else record.exit_code
 
 
 def is_closed(store: Store, plan: Plan, shard: str, attempt: str) -> bool:
     """Whether somebody has written down how this attempt's pod ended."""
-    record = read_record(store, plan, shard, attempt)
+    record = read_attempt(store, plan.layout, shard, attempt)
     return record is not None and record.pod_outcome is not None
 
 
 def close_attempt(store: Store, plan: Plan, shard: str, generation: int, end: PodEnd) -> None:
     """Write the end down; done twice, it is the same record."""
-    record = read_record(store, plan, shard, end.attempt)
+    record = read_attempt(store, plan.layout, shard, end.attempt)
     if record is not None and end.outcome is PodOutcome.NODE_LOST:
         return
     if record is None and end.outcome is PodOutcome.DONE:
@@ -66,9 +65,3 @@ def close_attempt(store: Store, plan: Plan, shard: str, generation: int, end: Po
     if not known.message:
         known.message = end.detail
     close_record(store, plan, known, end.exit_code)
-
-
-def read_record(store: Store, plan: Plan, shard: str, attempt: str) -> Attempt | None:
-    """One attempt's record, if there is one."""
-    found = store.read_or_none(plan.layout.attempt(shard, attempt))
-    return None if found is None else msgspec.json.decode(found, type=Attempt)

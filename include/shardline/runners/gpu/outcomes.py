@@ -17,6 +17,7 @@ from enum import StrEnum
 
 from shardline.reasons import ExitCode, PodOutcome
 from shardline.runners.gpu.facts import PodFacts
+from shardline.runners.retry import ASKED_TO_STOP
 
 
 class Stop(StrEnum):
@@ -57,7 +58,6 @@ _FAILING_START = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"}
 )
 _LOST_NODE = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
-_ASKED_TO_STOP = frozenset({129, 130, 143})
 _OWN_WORD = {
     ExitCode.DONE: PodOutcome.DONE,
     ExitCode.CANCELLED: PodOutcome.CANCELLED,
@@ -178,7 +178,7 @@ def _classify_ended(facts: PodFacts) -> PodOutcome:
         return PodOutcome.DONE
     if taken := _taken_away(facts):
         return taken
-    if code is None or code in _ASKED_TO_STOP:  # a node refused it, or is shutting down
+    if code is None or code in ASKED_TO_STOP:  # a node refused it, or is shutting down
         return PodOutcome.EVICTED
     return PodOutcome.UNKNOWN
 
