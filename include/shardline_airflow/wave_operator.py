@@ -52,6 +52,8 @@ INFER_TASK = "infer_shard"
 NUMBERS_TASK = "shard_numbers"
 POLL_S = 2.0
 STATUS_S = 12.0
+LOCAL_SLOTS = 500
+"""More than one machine has: its pool is not known here, and more than two living waves are waste."""
 
 
 @gives_up
@@ -82,25 +84,23 @@ def run_waves(job_id: str, context: Any) -> int:
         len(waves),
     )
     rows_read = read_manifest(store, plan).rows_read
-    watch = Watch(
-        store, plan, shards, generation, rows_read, context["ti"], runs, slots=where.slots
-    )
+    watch = Watch(store, plan, shards, generation, rows_read, context["ti"], runs, where.slots)
     watch.run(waves)
     return generation
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job's waves run: a dag, and the slots of its pool if they are known."""
+    """Where a job's waves run: a dag, and the slots of its pool."""
 
     dag_id: str
-    slots: int | None = None
+    slots: int
 
 
 def place_of(job: JobFile) -> Place:
     """The dag of the job's runner."""
     if job.run_on == "local":
-        return Place("infer_locally")
+        return Place("infer_locally", LOCAL_SLOTS)
     settings = GpuSettings()
     if job.gpu is not None and job.gpu.queue == "short":
         return Place("infer_on_gpu_short", settings.pods_short)
@@ -126,10 +126,11 @@ class Watch:
     rows_read: int
     ti: Any
     runs: DagRuns
+    slots: int
     pause: Callable[[float], None] = time.sleep
     brake: Brake | None = None
-    slots: int | None = None
     done: set[int] = field(default_factory=set)
+    _failed: dict[Wave, list[int]] = field(default_factory=dict)
 
     def run(self, waves: Sequence[Wave]) -> None:
         """Open `waves` and wait for their end. Raises LimitExceeded or Cancelled after a brake."""
@@ -202,25 +203,25 @@ class Watch:
         """Tell how far the job is, and put the brake on if it must be."""
         status = reader.read(datetime.now(UTC))
         log.info("%s", status.line())
-        if self.slots is not None:
-            self.done = done_numbers(self.store, self.plan, self.shards)
+        self.done = {n for n, entry in enumerate(self.shards) if entry.shard in reader.done}
         if self.runs.is_paused():
             log.warning(
                 "dag %s is paused: nothing runs until somebody unpauses it", self.runs.dag_id
             )
         if self.brake is None:
-            opened = [w for w, state in states.items() if state is not WaveState.UNOPENED]
-            self.brake = self._find_brake(status.rows_dead, opened)
+            failed = [
+                n for wave, state in states.items() for n in self._failed_numbers(wave, state)
+            ]
+            self.brake = self._find_brake(status.rows_dead, failed)
             if self.brake is not None:
                 log.error("no further wave: %s", self.brake.reason)
 
-    def _find_brake(self, rows_dead: int, opened: Sequence[Wave]) -> Brake | None:
-        failed = [self.shards[n] for wave in opened for n in self._failed_numbers(wave)]
+    def _find_brake(self, rows_dead: int, failed: Sequence[int]) -> Brake | None:
         deaths = [
-            read_death(self.store, self.plan, entry, self.generation)
-            for entry in failed
+            read_death(self.store, self.plan, self.shards[n], self.generation)
+            for n in failed
             # whoever marks a dag run as failed marks its finished tasks too
-            if not self.store.exists(self.plan.layout.results(entry.shard))
+            if n not in self.done
         ]
         ends = [death.end for death in deaths]
         if len(deaths) >= DEAD_IN_A_ROW:
@@ -233,7 +234,14 @@ class Watch:
             ends=ends,
         )
 
-    def _failed_numbers(self, wave: Wave) -> list[int]:
-        """Numbers of the wave's shards whose tasks have failed for good."""
+    def _failed_numbers(self, wave: Wave, state: WaveState) -> list[int]:
+        """Numbers of the wave's shards whose tasks have failed for good; of an ended wave asked once."""
+        if state is WaveState.UNOPENED:
+            return []
+        if wave in self._failed:
+            return self._failed[wave]
         run_id = wave.run_id(self.plan.job_id, self.generation)
-        return self.runs.failed_values(self.ti, run_id, mapped=INFER_TASK, source=NUMBERS_TASK)
+        found = self.runs.failed_values(self.ti, run_id, mapped=INFER_TASK, source=NUMBERS_TASK)
+        if state is WaveState.ENDED:
+            self._failed[wave] = found
+        return found

@@ -10,7 +10,6 @@ import pytest
 from shardline.runners.waves import (
     FIRST_WAVE,
     MAX_LIVING,
-    MAX_OPEN,
     WAVE,
     DeathClass,
     ShardEnd,
@@ -62,14 +61,15 @@ def test_a_wave_whose_shards_are_all_done_is_not_opened() -> None:
 def test_the_first_wave_runs_alone() -> None:
     waves = plan_waves(5_000)
     unopened = [(w, WaveState.UNOPENED) for w in waves]
-    assert next_waves(unopened) == [waves[0]]
-    assert next_waves([(waves[0], WaveState.LIVING), *unopened[1:]]) == []
-    assert next_waves([(waves[0], WaveState.ENDED), *unopened[1:]]) == waves[1 : 1 + MAX_OPEN]
+    assert next_waves(unopened, slots=500) == [waves[0]]
+    living = [(waves[0], WaveState.LIVING), *unopened[1:]]
+    assert next_waves(living, slots=500, unfinished=1) == []
+    assert next_waves([(waves[0], WaveState.ENDED), *unopened[1:]], slots=500) == [waves[1]]
 
 
 def test_a_resume_whose_first_wave_is_done_opens_several_at_once() -> None:
     waves = plan_waves(9_000)[3:]
-    assert next_waves([(w, WaveState.UNOPENED) for w in waves]) == waves[:MAX_OPEN]
+    assert next_waves([(w, WaveState.UNOPENED) for w in waves], slots=1_000) == waves[:2]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -78,11 +78,12 @@ def test_opening_waves_until_none_is_left_opens_each_once_and_never_too_many(see
     states = dict.fromkeys(plan_waves(chance.randrange(30000)), WaveState.UNOPENED)
     opened: list[Wave] = []
     while any(state is not WaveState.ENDED for state in states.values()):
-        for wave in next_waves(list(states.items())):
+        unfinished = sum(len(w.numbers) for w, state in states.items() if state is LIVING)
+        for wave in next_waves(list(states.items()), slots=1_000, unfinished=unfinished):
             states[wave] = WaveState.LIVING
             opened.append(wave)
         living = [w for w, state in states.items() if state is WaveState.LIVING]
-        assert 0 < len(living) <= MAX_OPEN
+        assert 0 < len(living) <= 3
         assert len(living) == 1 or all(w.n > 0 for w in living)
         states[chance.choice(living)] = WaveState.ENDED
     assert opened == sorted(states)
@@ -157,8 +158,8 @@ def test_waves_are_admitted_until_every_slot_has_a_shard_and_one_waits_for_it() 
 
 
 def test_stragglers_never_idle_the_fleet() -> None:
-    stragglers = after_first(*[LIVING] * MAX_OPEN, *[UNOPENED] * 3)
-    assert len(next_waves(stragglers, slots=100, unfinished=MAX_OPEN)) == 1
+    stragglers = after_first(*[LIVING] * 4, *[UNOPENED] * 3)
+    assert len(next_waves(stragglers, slots=100, unfinished=4)) == 1
     assert next_waves(stragglers, slots=100, unfinished=199)
     assert not next_waves(stragglers, slots=100, unfinished=200)
 

@@ -16,11 +16,11 @@ from shardline.plan import Plan, timestamp
 from shardline.reasons import ExitCode
 from shardline.rows import Attempt
 from shardline.runners.generations import cancel_generation
-from shardline.runners.waves import FIRST_WAVE, WAVE, plan_waves, unfinished_waves
+from shardline.runners.waves import FIRST_WAVE, WAVE, Wave, plan_waves, unfinished_waves
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store
 from shardline_airflow.runs import DagRuns
-from shardline_airflow.wave_operator import Place, Watch, done_numbers, place_of
+from shardline_airflow.wave_operator import LOCAL_SLOTS, Place, Watch, done_numbers, place_of
 from tests.factories import make_job, make_rows
 from tests.results.answers import ATTEMPT, answer_shard, error, small_job
 
@@ -36,6 +36,7 @@ class Runs(DagRuns):
         self.opened: list[str] = []
         self._waiting: dict[str, Mapping[str, Any]] = {}
         self._states: dict[str, dict[int, str]] = {}
+        self.asked: list[str] = []
 
     def open(self, run_id: str, conf: Mapping[str, Any]) -> bool:
         if run_id in self.opened:
@@ -56,6 +57,7 @@ class Runs(DagRuns):
         return False
 
     def failed_values(self, ti: Any, run_id: str, *, mapped: str, source: str) -> list[Any]:
+        self.asked.append(run_id)
         return [n for n, state in self._states.get(run_id, {}).items() if state == "failed"]
 
 
@@ -90,6 +92,7 @@ class Job:
             rows_read,
             None,
             runs,
+            slots=500,
             pause=lambda _: None,
         )
 
@@ -192,7 +195,7 @@ def test_a_wave_is_at_most_as_large_as_airflow_maps() -> None:
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
-        ({}, Place("infer_locally")),
+        ({}, Place("infer_locally", LOCAL_SLOTS)),
         ({"run_on": "gpu", "gpu": {"model": "m"}}, Place("infer_on_gpu", 40)),
         (
             {"run_on": "gpu", "gpu": {"model": "m", "queue": "short"}},
@@ -208,10 +211,19 @@ def test_a_job_s_waves_run_where_its_runner_is(
     assert place_of(make_job(tmp_path, **fields)) == place
 
 
-def test_with_a_pool_of_known_size_waves_wait_for_its_shards(tmp_path: Path) -> None:
+def test_waves_wait_for_the_shards_that_the_pool_still_has(tmp_path: Path) -> None:
     job = Job(tmp_path, FIRST_WAVE + 3)
     runs, watch = job.watch(job.done)
     watch.slots = 2
     watch.run(plan_waves(FIRST_WAVE + 3))
     assert len(runs.opened) == 2
     assert watch.done == set(range(FIRST_WAVE + 3))
+
+
+def test_what_failed_in_a_wave_that_has_ended_is_asked_once(tmp_path: Path) -> None:
+    job = Job(tmp_path, 3)
+    runs, watch = job.watch(lambda n: "failed" if n == 1 else job.done(n))
+    watch.slots = 1  # one wave after the other, and a look before each
+    watch.run([Wave(0, 0, 1), Wave(1, 1, 2), Wave(2, 2, 3)])
+    assert len(runs.opened) == 3
+    assert runs.asked.count(runs.opened[0]) == 1

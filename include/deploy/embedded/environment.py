@@ -99,7 +99,7 @@ def _settings(folders: Folders, port: int) -> dict[str, str]:
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
         # It is also how long a queued task's token lives.
         "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "3600",
-        "AIRFLOW__SCHEDULER__MAX_TIS_PER_QUERY": "64",
+        "AIRFLOW__SCHEDULER__MAX_TIS_PER_QUERY": "256",
         # What a killed scheduler left running is taken up again in half a minute, not in five.
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
         # Expanding a wave stalls the scheduler for seconds; stalled is not dead.

@@ -16,9 +16,8 @@ from itertools import pairwise
 
 FIRST_WAVE = 8
 WAVE = 1_000
-MAX_OPEN = 4
 MAX_LIVING = 16
-"""With a pool of a known size: waves with a few stragglers each, while others keep the pool full."""
+"""Waves with a few stragglers each, while others keep the pool full."""
 QUEUED = 2
 """Shards admitted per slot of the pool: one runs, one waits for it. More only fills Airflow's tables,
 and keeps the slots from the next job."""
@@ -95,18 +94,15 @@ def unfinished_waves(waves: Iterable[Wave], done: Container[int]) -> list[Wave]:
 
 
 def next_waves(
-    states: Sequence[tuple[Wave, WaveState]],
-    max_open: int = MAX_OPEN,
-    *,
-    slots: int | None = None,
-    unfinished: int = 0,
+    states: Sequence[tuple[Wave, WaveState]], *, slots: int, unfinished: int = 0
 ) -> list[Wave]:
     """The waves to open now; the first one lives alone.
 
+    How many is decided by the shards that are left in the living ones, so that stragglers never idle
+    the fleet, and a job takes no more than it can use.
+
     Args:
-        max_open: how many live at once where the pool's size is not known.
-        slots: of the pool. Then waves are opened by the shards that are left in the living ones, so
-            that stragglers never idle the fleet, and a job takes no more than it can use.
+        slots: of the pool.
         unfinished: shards of living waves that have no results.
     """
     living = sum(state is WaveState.LIVING for _, state in states)
@@ -114,8 +110,6 @@ def next_waves(
     is_first_over = all(state is WaveState.ENDED for wave, state in states if wave.n == 0)
     if not is_first_over:
         return [wave for wave in unopened if wave.n == 0 and not living]
-    if slots is None:
-        return unopened[: max(0, max_open - living)]
     return _admit(unopened[: max(0, MAX_LIVING - living)], QUEUED * slots - unfinished)
 
 

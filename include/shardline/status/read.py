@@ -30,6 +30,8 @@ class StatusReader:
         self._plan = plan
         self._shards: list[ShardEntry] | None = None
         self._seen: dict[str, tuple[tuple[str | None, int, datetime], Progress]] = {}
+        self.done: set[str] = set()
+        """Names of the shards that had results when the status was last read."""
 
     def read(self, now: datetime) -> JobStatus:
         """The job's status; `now` decides which workers still count."""
@@ -38,18 +40,18 @@ class StatusReader:
             self._shards = _read_shard_table(self._store, layout.shard_table)
         # progress first: a shard that ends in between is then done, and never seen as stopped
         spoken = list(self._store.list(layout.progress_prefix))
-        done = done_shards(self._store, layout)
-        self._fetch(spoken, done)
+        self.done = done_shards(self._store, layout)
+        self._fetch(spoken)
         words = [p for _, p in self._seen.values()]
-        return fold_status(self._plan.job_id, self._shards, done, words, now)
+        return fold_status(self._plan.job_id, self._shards, self.done, words, now)
 
-    def _fetch(self, spoken: list[ObjectInfo], done: set[str]) -> None:
+    def _fetch(self, spoken: list[ObjectInfo]) -> None:
         ended = 0
         for o in spoken:
             version = (o.e_tag, o.size_bytes, o.modified)
             if o.path in self._seen and self._seen[o.path][0] == version:
                 continue
-            if shard_of(o.path) in done:
+            if shard_of(o.path) in self.done:
                 ended += 1
                 if ended > _ENDED_PER_READ:
                     continue
