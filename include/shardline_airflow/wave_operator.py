@@ -31,7 +31,7 @@ from shardline.runners.waves import (
     Wave,
     WaveState,
     find_brake,
-    next_waves,
+    next_wave,
     plan_waves,
     unfinished_waves,
 )
@@ -52,8 +52,8 @@ INFER_TASK = "infer_shard"
 NUMBERS_TASK = "shard_numbers"
 POLL_S = 2.0
 STATUS_S = 12.0
-LOCAL_SLOTS = 500
-"""More than one machine has: its pool is not known here, and more than two living waves are waste."""
+LOCAL_SLOTS = 1_000
+"""More than one machine has: its pool is not known here, and more than three living waves are waste."""
 
 
 @gives_up
@@ -140,14 +140,15 @@ class Watch:
         states = dict.fromkeys(waves, WaveState.UNOPENED)
         told_at = -STATUS_S
         while self._goes_on(states):
-            waves_to_open = next_waves(
+            wave = next_wave(
                 list(states.items()), slots=self.slots, unfinished=self._unfinished(states)
             )
-            if waves_to_open or time.monotonic() - told_at >= STATUS_S:
+            if wave or time.monotonic() - told_at >= STATUS_S:
                 told_at = time.monotonic()
                 self._look(reader, states)  # a brake must be seen before the next wave starts
-            if self.brake is None:
-                self._open(waves_to_open, states)
+            if wave and self.brake is None:
+                self._open(wave)
+                states[wave] = WaveState.LIVING
             self.pause(POLL_S)
             self._refresh(states)
         self._look(reader, states)
@@ -173,24 +174,22 @@ class Watch:
     def _is_done(self) -> bool:
         return len(done_numbers(self.store, self.plan, self.shards)) == len(self.shards)
 
-    def _open(self, waves: Sequence[Wave], states: dict[Wave, WaveState]) -> None:
-        for wave in waves:
-            run_id = wave.run_id(self.plan.job_id, self.generation)
-            conf = {
-                "job_id": self.plan.job_id,
-                "lo": wave.lo,
-                "hi": wave.hi,
-                "generation": self.generation,
-            }
-            is_new = self.runs.open(run_id, conf)
-            states[wave] = WaveState.LIVING
-            log.info(
-                "%s %s: shards %d to %d",
-                "opened" if is_new else "joined",
-                run_id,
-                wave.lo,
-                wave.hi - 1,
-            )
+    def _open(self, wave: Wave) -> None:
+        run_id = wave.run_id(self.plan.job_id, self.generation)
+        conf = {
+            "job_id": self.plan.job_id,
+            "lo": wave.lo,
+            "hi": wave.hi,
+            "generation": self.generation,
+        }
+        is_new = self.runs.open(run_id, conf)
+        log.info(
+            "%s %s: shards %d to %d",
+            "opened" if is_new else "joined",
+            run_id,
+            wave.lo,
+            wave.hi - 1,
+        )
 
     def _refresh(self, states: dict[Wave, WaveState]) -> None:
         for wave in [w for w, state in states.items() if state is WaveState.LIVING]:

@@ -17,7 +17,7 @@ from shardline.runners.waves import (
     WaveState,
     dead_in_a_row,
     find_brake,
-    next_waves,
+    next_wave,
     plan_waves,
     unfinished_waves,
 )
@@ -61,15 +61,27 @@ def test_a_wave_whose_shards_are_all_done_is_not_opened() -> None:
 def test_the_first_wave_runs_alone() -> None:
     waves = plan_waves(5_000)
     unopened = [(w, WaveState.UNOPENED) for w in waves]
-    assert next_waves(unopened, slots=500) == [waves[0]]
+    assert next_wave(unopened, slots=500) == waves[0]
     living = [(waves[0], WaveState.LIVING), *unopened[1:]]
-    assert next_waves(living, slots=500, unfinished=1) == []
-    assert next_waves([(waves[0], WaveState.ENDED), *unopened[1:]], slots=500) == [waves[1]]
+    assert next_wave(living, slots=500, unfinished=1) is None
+    assert next_wave([(waves[0], WaveState.ENDED), *unopened[1:]], slots=500) == waves[1]
 
 
-def test_a_resume_whose_first_wave_is_done_opens_several_at_once() -> None:
+def test_a_resume_whose_first_wave_is_done_opens_the_next_that_is_not() -> None:
     waves = plan_waves(9_000)[3:]
-    assert next_waves([(w, WaveState.UNOPENED) for w in waves], slots=1_000) == waves[:2]
+    assert next_wave([(w, WaveState.UNOPENED) for w in waves], slots=1_000) == waves[0]
+
+
+def open_all(states: dict[Wave, WaveState], slots: int) -> list[Wave]:
+    """Open waves until no other may be; no shard has results."""
+    opened: list[Wave] = []
+    while True:
+        unfinished = sum(len(w.numbers) for w, s in states.items() if s is WaveState.LIVING)
+        wave = next_wave(list(states.items()), slots=slots, unfinished=unfinished)
+        if wave is None:
+            return opened
+        states[wave] = WaveState.LIVING
+        opened.append(wave)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -78,10 +90,7 @@ def test_opening_waves_until_none_is_left_opens_each_once_and_never_too_many(see
     states = dict.fromkeys(plan_waves(chance.randrange(30000)), WaveState.UNOPENED)
     opened: list[Wave] = []
     while any(state is not WaveState.ENDED for state in states.values()):
-        unfinished = sum(len(w.numbers) for w, state in states.items() if state is LIVING)
-        for wave in next_waves(list(states.items()), slots=1_000, unfinished=unfinished):
-            states[wave] = WaveState.LIVING
-            opened.append(wave)
+        opened += open_all(states, slots=1_000)
         living = [w for w, state in states.items() if state is WaveState.LIVING]
         assert 0 < len(living) <= 3
         assert len(living) == 1 or all(w.n > 0 for w in living)
@@ -150,25 +159,29 @@ def after_first(*states: WaveState) -> list[tuple[Wave, WaveState]]:
 UNOPENED, LIVING = WaveState.UNOPENED, WaveState.LIVING
 
 
-def test_waves_are_admitted_until_every_slot_has_a_shard_and_one_waits_for_it() -> None:
-    waves = after_first(*[UNOPENED] * 10)
-    assert len(next_waves(waves, slots=100)) == 1
-    assert len(next_waves(waves, slots=1_000)) == 2
-    assert len(next_waves(waves, slots=3_000)) == 6
+@pytest.mark.parametrize(("slots", "living"), [(100, 1), (1_000, 2), (3_000, 6)])
+def test_waves_are_admitted_until_every_slot_has_a_shard_and_one_waits_for_it(
+    slots: int, living: int
+) -> None:
+    waves = dict(after_first(*[UNOPENED] * 10))
+    assert len(open_all(waves, slots)) == living
 
 
 def test_stragglers_never_idle_the_fleet() -> None:
     stragglers = after_first(*[LIVING] * 4, *[UNOPENED] * 3)
-    assert len(next_waves(stragglers, slots=100, unfinished=4)) == 1
-    assert next_waves(stragglers, slots=100, unfinished=199)
-    assert not next_waves(stragglers, slots=100, unfinished=200)
+    fifth = stragglers[5][0]
+    assert next_wave(stragglers, slots=100, unfinished=4) == fifth
+    assert next_wave(stragglers, slots=100, unfinished=199) == fifth
+    assert next_wave(stragglers, slots=100, unfinished=200) is None
 
 
 def test_the_number_of_living_waves_has_an_end() -> None:
     many = after_first(*[LIVING] * MAX_LIVING, UNOPENED)
-    assert not next_waves(many, slots=10_000, unfinished=MAX_LIVING)
+    assert next_wave(many, slots=10_000, unfinished=MAX_LIVING) is None
 
 
 def test_the_first_wave_lives_alone_whatever_the_pool() -> None:
     unopened = [(wave, UNOPENED) for wave in plan_waves(5_000)]
-    assert [wave.n for wave in next_waves(unopened, slots=10_000)] == [0]
+    assert next_wave(unopened, slots=10_000) == unopened[0][0]
+    living = [(unopened[0][0], LIVING), *unopened[1:]]
+    assert next_wave(living, slots=10_000, unfinished=1) is None

@@ -93,35 +93,24 @@ def unfinished_waves(waves: Iterable[Wave], done: Container[int]) -> list[Wave]:
     return [w for w in waves if any(n not in done for n in w.numbers)]
 
 
-def next_waves(
+def next_wave(
     states: Sequence[tuple[Wave, WaveState]], *, slots: int, unfinished: int = 0
-) -> list[Wave]:
-    """The waves to open now; the first one lives alone.
+) -> Wave | None:
+    """The wave to open now, if any; the first one lives alone.
 
-    How many is decided by the shards that are left in the living ones, so that stragglers never idle
-    the fleet, and a job takes no more than it can use.
+    Decided by the shards that are left in the living ones, so that stragglers never idle the fleet,
+    and a job takes no more than it can use. One at a time: to map a wave's thousand tasks stalls
+    Airflow's scheduler for some eight seconds, and two of them at once for twice as long.
 
     Args:
         slots: of the pool.
         unfinished: shards of living waves that have no results.
     """
     living = sum(state is WaveState.LIVING for _, state in states)
-    unopened = [wave for wave, state in states if state is WaveState.UNOPENED]
+    unopened = (wave for wave, state in states if state is WaveState.UNOPENED)
     is_first_over = all(state is WaveState.ENDED for wave, state in states if wave.n == 0)
-    if not is_first_over:
-        return [wave for wave in unopened if wave.n == 0 and not living]
-    return _admit(unopened[: max(0, MAX_LIVING - living)], QUEUED * slots - unfinished)
-
-
-def _admit(unopened: Iterable[Wave], room: int) -> list[Wave]:
-    """Waves in order, until they fill the room; the last one may be larger than what is left of it."""
-    admitted = []
-    for wave in unopened:
-        if room <= 0:
-            break
-        admitted.append(wave)
-        room -= len(wave.numbers)
-    return admitted
+    has_room = living < MAX_LIVING and unfinished < QUEUED * slots if is_first_over else not living
+    return next(unopened, None) if has_room else None
 
 
 def find_brake(
