@@ -54,6 +54,10 @@ class FakePod:
         return str(self.object["metadata"]["name"])
 
     @property
+    def uid(self) -> str:
+        return str(self.object["metadata"]["uid"])
+
+    @property
     def labels(self) -> dict[str, str]:
         return dict(self.object["metadata"]["labels"])
 
@@ -185,7 +189,10 @@ class FakeKubernetes:
         pod = self.pods.get(request.match_info["name"])
         if pod is None:
             return gone(request)
-        for name, value in (await request.json())["metadata"].items():
+        metadata = (await request.json())["metadata"]
+        if metadata.get("uid", pod.uid) != pod.uid:
+            return refusal(409, "Conflict", "Precondition failed: UID in precondition")
+        for name, value in metadata.items():
             pod.object["metadata"][name] = value
         self._collect(pod)
         return web.json_response(pod.object)
@@ -194,6 +201,9 @@ class FakeKubernetes:
         pod = self.pods.get(request.match_info["name"])
         if pod is None:
             return gone(request)
+        body = await request.json() if request.can_read_body else {}
+        if body.get("preconditions", {}).get("uid", pod.uid) != pod.uid:
+            return refusal(409, "Conflict", "the UID in the precondition does not match")
         pod.object["metadata"].setdefault("deletionTimestamp", written(now()))
         self._collect(pod)
         return web.json_response(pod.object)

@@ -5,9 +5,10 @@ is nothing to wait for. What Kubernetes knows of the end becomes a word of a clo
 (runners.gpu.outcomes), the word goes into the attempt's record, and the records decide what happens
 to the shard (runners.retry), as for every runner.
 
-A pod is sent once: its name comes from the task and the number of attempts before, so whoever sends it
+A pod is sent once: its name comes from the shard and the number of attempts before, so whoever sends it
 again (a lost reply, a second try of the task) finds the first. It carries a finalizer until its end was
 read. So nothing hangs on Airflow's memory: a task that starts anew finds its pod by labels and goes on.
+A pod is never touched by its name alone: a name may be used again, its uid is not.
 
 What it does not do: follow the pod's log. The worker keeps it in the store, and the end of it is shown
 when the pod has ended; meanwhile the trigger tells how far it is.
@@ -80,14 +81,14 @@ class InferShardOnGpu(KubernetesPodOperator):
             **kwargs,
         )
         self.number = number
-        self._sent: tuple[PodApi, str] | None = None
+        self._sent: tuple[PodApi, PodFacts] | None = None
 
     @gives_up
     @comes_back
     def execute(self, context: Any) -> None:
         """Find the pod or send one, and wait for it. Nothing is run when the results exist."""
         pods = self._open(context)
-        sent = pods.api.find(self._get_ti_pod_labels(context, include_try_number=False))
+        sent = pods.find()
         if pods.is_done:
             for pod in sent:
                 pods.remove(read_facts(pod))
@@ -97,8 +98,8 @@ class InferShardOnGpu(KubernetesPodOperator):
         if adopted is not None:
             log.info("%s: goes on with pod %s", pods.shard, adopted["metadata"]["name"])
         pod = adopted or self._send(context, pods)
-        self._sent = (pods.api, pod["metadata"]["name"])
         facts = read_facts(pod)
+        self._sent = (pods.api, facts)
         now = datetime.now(UTC)
         self._go_on(context, pods, pod, look(facts, now, now, self._patience))
 
@@ -121,9 +122,9 @@ class InferShardOnGpu(KubernetesPodOperator):
     def on_kill(self) -> None:
         """Delete the pod: the task was ended while it ran. Rows are safe, the worker drains."""
         if self._sent is not None:
-            api, name = self._sent
-            log.info("told to stop: pod %s is deleted, its worker drains", name)
-            api.remove(name, at_once=False)
+            api, pod = self._sent
+            log.info("told to stop: pod %s is deleted, its worker drains", pod.name)
+            api.remove(pod.name, pod.uid, at_once=False)
 
     def _open(self, context: Any) -> ShardPods:
         """Everything that is read at each start of the task: it remembers nothing."""
@@ -145,8 +146,7 @@ class InferShardOnGpu(KubernetesPodOperator):
     def _send(self, context: Any, pods: ShardPods) -> dict[str, Any]:
         if is_cancelled(pods.store, pods.plan.job_id, pods.generation):
             raise Cancelled(f"job {pods.plan.job_id}: generation {pods.generation} was cancelled")
-        ti = context["ti"]
-        described = pods.make_pod(owner=f"{ti.dag_id} {ti.run_id} {ti.map_index}")
+        described = pods.make_pod()
         self.pod_template_dict = described
         try:
             pod = pods.api.create(self.build_pod_request_obj(context))
@@ -173,6 +173,7 @@ class InferShardOnGpu(KubernetesPodOperator):
             base_container_name=CONTAINER,
             kubernetes_conn_id=self.kubernetes_conn_id,
             poll_interval=pods.settings.poll_s,
+            uid=pod["metadata"]["uid"],
             progress=pods.plan.layout.progress(pods.shard, attempt),
             attempt=attempt,
             patience=asdict(self._patience),

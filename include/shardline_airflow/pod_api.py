@@ -7,6 +7,7 @@ named so that it is done once.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -100,26 +101,32 @@ class PodApi:
             return found
         return self._plain(made)
 
-    def remove(self, name: str, *, at_once: bool) -> None:
-        """Let the pod go and delete it; it may be gone already.
+    def remove(self, name: str, uid: str, *, at_once: bool) -> None:
+        """Let the pod go and delete it; it may be gone already, or another have its name.
 
         Args:
             at_once: without a grace period, for one that has ended or whose node is lost. Else its
                 worker drains first.
         """
-        grace = {"grace_period_seconds": 0} if at_once else {}
+        delete, free = removal(uid, at_once=at_once)
         options = {"_request_timeout": _TIMEOUT_S}
         for call in (
-            lambda: self._core.delete_namespaced_pod(name, self.namespace, **grace, **options),
-            lambda: self._core.patch_namespaced_pod(
-                name, self.namespace, {"metadata": {"finalizers": None}}, **options
-            ),
+            lambda: self._core.delete_namespaced_pod(name, self.namespace, body=delete, **options),
+            lambda: self._core.patch_namespaced_pod(name, self.namespace, free, **options),
         ):
-            try:
-                self._call(call)
-            except ApiException as error:
-                if error.status != 404:
-                    raise
+            self._call(functools.partial(self._unless_gone, call, name, uid))
+
+    def _unless_gone(self, call: Callable[[], object], name: str, uid: str) -> None:
+        try:
+            call()
+        except ApiException as error:
+            if error.status == 404:
+                return
+            if error.status in (409, 422):  # what is there has changed, or is another pod
+                found = self.read(name)
+                if found is None or found["metadata"]["uid"] != uid:
+                    return
+            raise
 
     def tail(self, name: str, lines: int) -> list[str]:
         """The end of the container's log, if its node still gives it."""
@@ -174,6 +181,12 @@ class PodApi:
     def _plain(self, pod: Any) -> dict[str, Any]:
         plain: dict[str, Any] = self._core.api_client.sanitize_for_serialization(pod)
         return plain
+
+
+def removal(uid: str, *, at_once: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The bodies of the two calls that let a pod go: DELETE and PATCH. Neither touches another pod."""
+    grace = {"gracePeriodSeconds": 0} if at_once else {}
+    return {"preconditions": {"uid": uid}, **grace}, {"metadata": {"uid": uid, "finalizers": None}}
 
 
 def _status(error: ApiException) -> dict[str, Any]:

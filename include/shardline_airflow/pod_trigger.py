@@ -31,6 +31,7 @@ from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Patience, Stop, look
 from shardline.settings import Settings
 from shardline_airflow.buckets import open_root
+from shardline_airflow.pod_api import removal
 
 _HEARD_S = 60.0
 _CONNECTION_S = 600.0
@@ -49,18 +50,19 @@ class ShardPodTrigger(KubernetesPodTrigger):
         *,
         progress: str,
         attempt: str,
+        uid: str,
         patience: dict[str, float],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.progress, self.attempt = progress, attempt
+        self.progress, self.attempt, self.uid = progress, attempt, uid
         self.patience = patience
         self._told: tuple[int, str] | None = None
         self._connection: AsyncExitStack | None = None
         self._connected_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("progress", "attempt", "patience")
+        names = ("progress", "attempt", "uid", "patience")
         own = {name: getattr(self, name) for name in names}
         return f"{type(self).__module__}.{type(self).__qualname__}", super().serialize()[1] | own
 
@@ -105,7 +107,8 @@ class ShardPodTrigger(KubernetesPodTrigger):
                 if answer.status == 404:
                     return {}
                 if answer.status == 200:
-                    return dict(await answer.json())
+                    pod = dict(await answer.json())
+                    return pod if pod["metadata"]["uid"] == self.uid else {}
                 why = str(answer.status)
         # whatever keeps us from looking (network, TLS, an expired login), the pod lives on: look again
         except Exception as error:  # noqa: BLE001
@@ -177,14 +180,14 @@ class ShardPodTrigger(KubernetesPodTrigger):
         from kubernetes_asyncio.client import CoreV1Api
 
         self.log.info("pod %s: deleted, its worker drains", self.pod_name)
-        free = {"metadata": {"finalizers": None}}
+        delete, free = removal(self.uid)
         where, raw = (self.pod_name, self.pod_namespace), {"_preload_content": False}
         async with self.hook.get_conn() as client:
             api = CoreV1Api(client)
             for call in (
-                api.delete_namespaced_pod(*where, **raw),
+                api.delete_namespaced_pod(*where, body=delete, **raw),
                 api.patch_namespaced_pod(*where, free, **raw),
             ):
                 async with await call as answer:
-                    if answer.status not in (200, 202, 404):
+                    if answer.status not in (200, 202, 404, 409):  # 409: another has its name
                         self.log.error("pod %s: not removed (%d)", self.pod_name, answer.status)

@@ -22,7 +22,7 @@ from shardline.plan import timestamp
 from shardline.reasons import PodOutcome
 from shardline.runners.gpu.cloud import read_cloud
 from shardline.runners.gpu.ends import PodEnd, close_attempt, is_closed, recorded_code
-from shardline.runners.gpu.errand import ATTEMPT, Errand
+from shardline.runners.gpu.errand import ATTEMPT, Errand, work_labels
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.history import DEFAULT_SLOTS, learn
 from shardline.runners.gpu.outcomes import Stop, classify, classify_refusal
@@ -56,8 +56,18 @@ class ShardPods:
     def is_done(self) -> bool:
         return self.store.exists(self.plan.layout.results(self.shard))
 
+    @property
+    def root(self) -> str:
+        """The store as pods reach it."""
+        return self.settings.root or self.store.uri
+
+    def find(self) -> list[dict[str, Any]]:
+        """All pods that were ever sent for this shard and are still there."""
+        labels = work_labels(self.root, self.plan.job_id, self.shard, self.generation)
+        return self.api.find(labels)
+
     def adopt(self, pods: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """The pod to wait for, of those that the task has sent; what was judged before is removed."""
+        """The pod to wait for, of those that were sent; what was judged before is removed."""
         mine = None
         for pod in pods:
             if is_closed(self.store, self.plan, self.shard, attempt_of(pod)):
@@ -66,7 +76,7 @@ class ShardPods:
                 mine = pod
         return mine
 
-    def make_pod(self, owner: str) -> dict[str, Any]:
+    def make_pod(self) -> dict[str, Any]:
         """The next pod to send.
 
         Raises:
@@ -75,14 +85,13 @@ class ShardPods:
         """
         records = read_attempts(self.store, self.plan.layout, self.shard, self.generation)
         errand = Errand(
-            root=self.settings.root or self.store.uri,
+            root=self.root,
             job_id=self.plan.job_id,
             image=self._image(),
             shard=self.shard,
             generation=self.generation,
             attempt=str(uuid7()),
             number=len(records),
-            owner=owner,
         )
         block = self.plan.job_file.gpu
         assert block is not None
@@ -140,7 +149,8 @@ class ShardPods:
 
     def remove(self, facts: PodFacts, *, at_once: bool | None = None) -> None:
         """Delete a pod and take its finalizer off."""
-        self.api.remove(facts.name, at_once=facts.has_ended if at_once is None else at_once)
+        at_once = facts.has_ended if at_once is None else at_once
+        self.api.remove(facts.name, facts.uid, at_once=at_once)
 
     def show_log(self, facts: PodFacts | None, attempt: str) -> None:
         """The end of the worker's log: from the store, else from its node, if that still answers."""

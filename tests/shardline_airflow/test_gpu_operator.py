@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from shardline.runners.generations import cancel_generation
 from shardline.runners.gpu.errand import FINALIZER
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.retries import GivenUp, TaskEnded, TryAgain, TypedRetryPolicy
+from tests.factories import make_store
 from tests.kubernetes_api import (
     LOST_REPLY,
     FakeKubernetes,
@@ -519,6 +521,70 @@ def test_two_tasks_of_one_shard_that_start_at_once_share_a_pod(task: ShardTask) 
     assert len(task.cluster.created) == 1
     first.on_kill()
     task.cluster.pods.clear()
+
+
+def test_after_a_wave_was_cleared_nobody_takes_the_pod_of_another_shard(
+    tmp_path: Path, task: ShardTask
+) -> None:
+    """Cleared, the wave maps over what is left: the same map index means another shard."""
+    store, plan = gpu_job(tmp_path, shard=2, store=task.store)
+    first = ShardTask(store, plan, task.cluster, number=0)
+    task.cluster.fate = lambda pod: pod.run()
+    first.start()
+    (draining,) = task.cluster.created
+    second = ShardTask(store, plan, task.cluster, number=1)
+    task.cluster.fate = second.answer
+    assert second.run() is None
+    assert draining.name in task.cluster.pods
+    assert not first.attempts()
+    draining.vanish()
+
+
+def test_a_shard_whose_map_index_changed_goes_on_with_its_own_pod(task: ShardTask) -> None:
+    task.cluster.fate = lambda pod: pod.run()
+    task.start()
+    task.ti.map_index = 7
+    deferral = task.start()
+    (pod,) = task.cluster.created
+    task.answer(pod)
+    task.resume(deferral)
+
+
+def test_two_deployments_in_one_namespace_leave_each_other_s_pods_alone(
+    tmp_path: Path, task: ShardTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same job over the same corpus has the same id, wave and map index in both."""
+    task.cluster.fate = lambda pod: pod.run()
+    ours = task.start()
+    (pod,) = task.cluster.created
+    assert task.store.folder is not None
+    shutil.copytree(task.store.folder, tmp_path / "there" / "root")
+    there = make_store(tmp_path / "there")
+    monkeypatch.setenv("SHARDLINE_ROOT", there.uri)
+    theirs = ShardTask(there, task.plan, task.cluster)
+    task.cluster.fate = theirs.answer
+    assert theirs.run() is None
+    assert list(task.cluster.pods) == [pod.name]
+    monkeypatch.setenv("SHARDLINE_ROOT", task.store.uri)
+    task.answer(pod)
+    task.resume(ours)
+
+
+def test_a_pod_of_the_same_name_that_another_task_sent_is_not_deleted(task: ShardTask) -> None:
+    task.cluster.fate = lambda pod: pod.run()
+    deferral = task.start()
+    (mine,) = task.cluster.created
+    task.cluster.on_look = lambda looks: mine.vanish() if looks == 2 else None
+    event = task.watch(deferral)
+    task.ti.try_number += 1
+    other = task.start()
+    later = task.cluster.created[-1]
+    assert later.name == mine.name
+    with pytest.raises(TryAgain, match="deleted"):
+        task.go_on(event)
+    assert later.name in task.cluster.pods
+    task.answer(later)
+    task.resume(other)
 
 
 def test_a_task_told_to_stop_deletes_its_pod_and_lets_it_go(task: ShardTask) -> None:

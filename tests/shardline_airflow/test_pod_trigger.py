@@ -26,7 +26,12 @@ def server() -> Iterator[FakeKubernetes]:
 @pytest.fixture
 def pod(server: FakeKubernetes) -> Iterator[FakePod]:
     body = {
-        "metadata": {"name": "pod-1", "labels": {}, "finalizers": ["shardline/keep"]},
+        "metadata": {
+            "name": "pod-1",
+            "uid": "uid-1",
+            "labels": {},
+            "finalizers": ["shardline/keep"],
+        },
         "spec": {"containers": [{"name": "base", "env": []}]},
         "status": {"phase": "Pending"},
     }
@@ -52,6 +57,7 @@ def trigger(
         poll_interval=0.01,
         progress="jobs/j/progress/s~a.json",
         attempt="a",
+        uid="uid-1",
         patience=vars(Patience()),
     )
 
@@ -110,6 +116,17 @@ def test_a_trigger_that_is_cancelled_again_while_it_ends_leaves_no_pod(
 def test_a_pod_that_is_gone_already_hinders_nothing(trigger: ShardPodTrigger, pod: FakePod) -> None:
     pod.vanish()
     ask(trigger, TaskInstanceState.FAILED)
+
+
+def test_another_pod_of_the_same_name_is_neither_watched_nor_deleted(
+    trigger: ShardPodTrigger, pod: FakePod
+) -> None:
+    pod.object["metadata"]["uid"] = "uid-2"
+    assert asyncio.run(first(trigger))["stop"] == "gone"
+    trigger._fired_event = False
+    ask(trigger, TaskInstanceState.FAILED)
+    assert pod.object["metadata"]["finalizers"]
+    assert "deletionTimestamp" not in pod.object["metadata"]
 
 
 def test_a_trigger_that_has_fired_deletes_nothing(trigger: ShardPodTrigger, pod: FakePod) -> None:

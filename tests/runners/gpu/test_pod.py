@@ -29,7 +29,6 @@ def make_errand(**fields: Any) -> Errand:
         "generation": 2,
         "attempt": "01901234-0000-7000-8000-000000000000",
         "number": 1,
-        "owner": "infer_on_gpu ticket-triage-2026-11-28-0123abcd-w0-g2 3",
     }
     return Errand(**{**given, **fields})
 
@@ -258,7 +257,7 @@ def test_a_pod_has_an_end_whatever_happens_to_who_sent_it() -> None:
 def test_who_sends_the_same_pod_twice_names_it_alike_and_nobody_else_does() -> None:
     name = make_errand().pod_name
     assert make_errand(attempt="another").pod_name == name
-    for other in ({"number": 2}, {"generation": 3}, {"root": "s3://other"}, {"owner": "x"}):
+    for other in ({"number": 2}, {"generation": 3}, {"root": "s3://other"}, {"job_id": "x"}):
         assert make_errand(**other).pod_name != name
     assert len(name) <= 63
 
