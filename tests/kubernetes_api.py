@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 from aiohttp import web
@@ -124,8 +125,10 @@ class FakeKubernetes:
     calls: list[tuple[str, str]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     log: str = ""
-    may_create: bool = False
-    """The answer to whether we have the right to make pods."""
+    quotas: list[dict[str, Any]] = field(default_factory=list)
+    """The status of each quota of the namespace."""
+    clock_s: float = 0.0
+    """How far its clock is before ours."""
     port: int = 0
     on_look: Callable[[int], None] = lambda _: None
     """Called with the number of each read of a pod, before it is answered."""
@@ -208,9 +211,11 @@ class FakeKubernetes:
         self._collect(pod)
         return web.json_response(pod.object)
 
-    async def _review(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        return web.json_response(body | {"status": {"allowed": self.may_create}}, status=201)
+    async def _quotas(self, request: web.Request) -> web.Response:
+        items = [{"metadata": {"name": "q"}, "status": status} for status in self.quotas]
+        return web.json_response(
+            {"kind": "ResourceQuotaList", "apiVersion": "v1", "metadata": {}, "items": items}
+        )
 
     async def _log(self, request: web.Request) -> web.Response:
         return web.Response(text=self.log)
@@ -237,6 +242,9 @@ class FakeKubernetes:
                 return web.Response()
             return refusal(fault.code, "Injected", "an injected fault")
         answer: web.StreamResponse = await handler(request)
+        answer.headers["Date"] = format_datetime(
+            now() + timedelta(seconds=self.clock_s), usegmt=True
+        )
         return answer
 
     def app(self) -> web.Application:
@@ -250,7 +258,7 @@ class FakeKubernetes:
                 web.patch(root + "/{name}", self._patch),
                 web.delete(root + "/{name}", self._delete),
                 web.get(root + "/{name}/log", self._log),
-                web.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review),
+                web.get("/api/v1/namespaces/{namespace}/resourcequotas", self._quotas),
             ]
         )
         return app

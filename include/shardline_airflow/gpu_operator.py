@@ -48,20 +48,27 @@ log = logging.getLogger(__name__)
 
 
 def comes_back(run: Callable[..., None]) -> Callable[..., None]:
-    """An API that is away costs the shard nothing: the pod, if there is one, is found again."""
+    """An API that is away costs the shard nothing: the pod, if there is one, is found again.
+
+    Counted are the times in a row, in the task's own state: no attempt was made.
+    """
 
     @functools.wraps(run)
     def guarded(self: InferShardOnGpu, context: Any, **kwargs: Any) -> None:
-        kept, key = context["task_state_store"], f"control-plane/{context['ti'].max_tries}"
         try:
             run(self, context, **kwargs)
         except ControlPlaneDown as down:
+            kept, key = context["task_state_store"], _key(down.outcome, context)
             n = int(kept.get(key) or 0) + 1
             kept.set(key, n)
-            away = Outcome(None, False, str(down), PodOutcome.CONTROL_PLANE)
+            away = Outcome(None, False, str(down), down.outcome)
             end_task(self.shard, decide([away] * n, random.random()))  # noqa: S311
 
     return guarded
+
+
+def _key(outcome: PodOutcome, context: Any) -> str:
+    return f"{outcome}/{context['ti'].max_tries}"
 
 
 class InferShardOnGpu(KubernetesPodOperator):
@@ -100,7 +107,7 @@ class InferShardOnGpu(KubernetesPodOperator):
         pod = adopted or self._send(context, pods)
         facts = read_facts(pod)
         self._sent = (pods.api, facts)
-        now = datetime.now(UTC)
+        now = pods.api.now()
         self._go_on(context, pods, pod, look(facts, now, now, self._patience))
 
     @gives_up
@@ -113,10 +120,10 @@ class InferShardOnGpu(KubernetesPodOperator):
             facts = msgspec.convert(event["facts"], PodFacts | None)
             self._end(context, pods, facts, Stop.GONE, event["attempt"])
             return
-        now = datetime.now(UTC)
+        now = pods.api.now()
         stop = look(read_facts(pod), now, now, self._patience)
-        if stop is None and event["stop"] == Stop.LOST:
-            stop = Stop.LOST  # whether its worker is silent was asked before
+        if stop is None and event["stop"] == Stop.LOST:  # it may have come back meanwhile
+            stop = look(read_facts(pod), now, pods.heard_at(event["attempt"]), self._patience)
         self._go_on(context, pods, pod, stop)
 
     def on_kill(self) -> None:
@@ -183,6 +190,9 @@ class InferShardOnGpu(KubernetesPodOperator):
     def _end(
         self, context: Any, pods: ShardPods, facts: PodFacts | None, stop: Stop, attempt: str
     ) -> None:
+        kept, key = context["task_state_store"], _key(PodOutcome.CONTROL_PLANE, context)
+        if kept.get(key):
+            kept.set(key, 0)
         pods.show_log(facts, attempt)
         outcome = pods.close(facts, stop, attempt)
         end_task(pods.shard, pods.decide(outcome, self._before, facts))

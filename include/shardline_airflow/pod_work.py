@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from uuid6 import uuid7
 
 from shardline.attempts import now, read_attempt, read_attempts
@@ -20,6 +21,7 @@ from shardline.errors import WrongInput
 from shardline.images import SETTING
 from shardline.plan import timestamp
 from shardline.reasons import PodOutcome
+from shardline.rows import Progress
 from shardline.runners.gpu.cloud import read_cloud
 from shardline.runners.gpu.ends import PodEnd, close_attempt, is_closed, recorded_code
 from shardline.runners.gpu.errand import ATTEMPT, Errand, work_labels
@@ -109,7 +111,7 @@ class ShardPods:
 
     def close_refused(self, pod: dict[str, Any], refusal: PodRefused) -> PodOutcome:
         """The API made no pod: that is an attempt, too."""
-        outcome = classify_refusal(refusal.status, refusal.reason, refusal.may_create)
+        outcome = classify_refusal(refusal.status, refusal.reason, refusal.is_over_quota)
         self._close(PodEnd(attempt_of(pod), outcome, now(), detail=str(refusal)))
         return outcome
 
@@ -135,9 +137,15 @@ class ShardPods:
             self.remove(facts, at_once=facts.has_ended or stop is Stop.LOST)
         return outcome
 
+    def heard_at(self, attempt: str) -> datetime | None:
+        """When the worker last wrote to the store."""
+        found = self.store.read_or_none(self.plan.layout.progress(self.shard, attempt))
+        said = None if found is None else msgspec.json.decode(found, type=Progress)
+        return None if said is None else datetime.fromisoformat(said.at)
+
     def decide(self, outcome: PodOutcome, before: int, facts: PodFacts | None = None) -> Decision:
         """What the last attempt means for the shard; the first `before` do not count."""
-        if outcome is PodOutcome.DONE:
+        if self.is_done:  # however this pod ended
             return Decision(Verdict.DONE, "results are committed")
         history = read_history(self.store, self.plan, self.shard, self.generation)[before:]
         # the record of a pod on a lost node is left as it is

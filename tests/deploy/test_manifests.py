@@ -47,6 +47,7 @@ def test_airflow_may_do_with_pods_what_the_operator_does_and_nothing_else(
         ("", "pods", "patch"),
         ("", "pods", "delete"),
         ("", "pods/log", "get"),
+        ("", "resourcequotas", "list"),
     }
     assert not [kind for kind, _ in objects if kind.startswith("Cluster")]
 

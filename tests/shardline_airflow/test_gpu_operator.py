@@ -45,7 +45,8 @@ def task(
     for kept in (server.pods, server.created, server.calls, server.faults):
         kept.clear()  # type: ignore[attr-defined]
     server.looks = 0
-    server.log, server.on_look = "", lambda _: None
+    server.log, server.on_look, server.clock_s = "", lambda _: None, 0
+    server.quotas = []
     monkeypatch.setenv("SHARDLINE_WORKER_IMAGE", "registry/worker:1")
     store, plan = gpu_job(tmp_path)
     monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path / "root"))
@@ -377,6 +378,35 @@ def test_a_silent_node_whose_worker_writes_is_waited_for(task: ShardTask) -> Non
     task.go_on(event)
 
 
+def test_a_silent_node_that_comes_back_before_the_task_goes_on_keeps_its_pod(
+    task: ShardTask,
+) -> None:
+    def fate(pod: FakePod) -> None:
+        pod.run(started=ago(1_000))
+        pod.condition("Ready", "False", at=ago(400))
+
+    task.cluster.fate = fate
+    event = task.watch(task.start())
+    assert event["stop"] == "lost"
+    (pod,) = task.cluster.created
+    pod.object["status"]["conditions"] = []
+    with pytest.raises(TaskDeferred):
+        task.go_on(event)
+    task.answer(pod)
+    assert task.run() is None
+
+
+def test_a_shard_whose_results_are_committed_is_done_however_its_pod_ended(
+    task: ShardTask,
+) -> None:
+    def fate(pod: FakePod) -> None:
+        task.answer(pod)
+        pod.end(70)
+
+    task.cluster.fate = fate
+    assert task.run() is None
+
+
 # pods that never ran
 
 
@@ -409,18 +439,19 @@ def test_a_gpu_that_never_comes_has_an_end(
 
 
 @pytest.mark.parametrize(
-    ("status", "may_create", "ending", "said"),
+    ("status", "pods_used", "ending", "said"),
     [
-        (422, True, GivenUp, "dead, permanent: wrong_manifest"),
-        (403, False, TryAgain, "charged, 1 of 3: refused"),
-        (403, True, TryAgain, "free, 0 of 3: over_quota"),
+        (422, 2, GivenUp, "dead, permanent: wrong_manifest"),
+        # a policy, a missing account or priority class: the quota has room
+        (403, 1, TryAgain, "charged, 1 of 3: refused"),
+        (403, 2, TryAgain, "free, 0 of 3: over_quota"),
     ],
 )
 def test_a_pod_that_kubernetes_does_not_make_is_no_interruption_unless_room_is_all_it_lacks(
-    task: ShardTask, status: int, may_create: bool, ending: type[TaskEnded], said: str
+    task: ShardTask, status: int, pods_used: int, ending: type[TaskEnded], said: str
 ) -> None:
-    task.cluster.may_create = may_create
-    task.cluster.fail(status, method="POST")
+    task.cluster.quotas = [{"hard": {"pods": "2"}, "used": {"pods": str(pods_used)}}]
+    task.cluster.fail(status, n=10, method="POST")
     ended = task.run()
     assert isinstance(ended, ending)
     assert said in reason_of(ended)
@@ -429,7 +460,63 @@ def test_a_pod_that_kubernetes_does_not_make_is_no_interruption_unless_room_is_a
     assert record.pod_uid is None
 
 
+def test_a_refusal_for_a_quota_that_has_room_again_by_now_is_no_refusal(task: ShardTask) -> None:
+    task.cluster.quotas = [{"hard": {"pods": "2"}, "used": {"pods": "1"}}]
+    task.cluster.fail(403, n=2, method="POST")
+    assert task.run() is None
+
+
+def test_without_the_right_to_look_at_quotas_a_refusal_is_charged(task: ShardTask) -> None:
+    task.cluster.fail(403, n=10, method="POST")
+    task.cluster.fail(403, n=10, path="resourcequotas")
+    assert "charged, 1 of 3: refused" in reason_of(task.run())
+
+
 # an API in trouble
+
+
+def test_rights_that_are_missing_for_good_have_an_end(task: ShardTask) -> None:
+    task.cluster.fail(403, n=1_000, method="GET")
+    endings = [task.run() for _ in range(3)]
+    assert [type(e) for e in endings] == [TryAgain, TryAgain, GivenUp]
+    assert "refused" in reason_of(endings[-1])
+
+
+def test_an_api_that_knows_nobody_s_rights_for_a_moment_is_waited_for(task: ShardTask) -> None:
+    task.cluster.fail(403, n=2, method="GET")
+    assert task.run() is None
+    assert not task.kept
+
+
+@pytest.mark.protocol(11)
+def test_outages_of_the_api_count_in_a_row_only(task: ShardTask) -> None:
+    task.cluster.fail(500, n=1_000, method="POST")
+    delays = [getattr(task.run(), "delay_s", 0) for _ in range(3)]
+    task.cluster.faults.clear()
+    task.cluster.fate = lambda pod: pod.end(75)
+    task.run()
+    task.cluster.fail(500, n=1_000, method="POST")
+    again = task.run()
+    assert isinstance(again, TryAgain)
+    assert again.delay_s < delays[-1]
+
+
+@pytest.mark.parametrize("clock_s", [-600.0, 600.0])
+def test_a_clock_that_differs_from_the_cluster_s_costs_no_draining_pod(
+    task: ShardTask, clock_s: float
+) -> None:
+    def fate(pod: FakePod) -> None:
+        pod.run(started=ago(100 - clock_s))
+        pod.delete(at=ago(-30 - clock_s))
+
+    task.cluster.fate, task.cluster.clock_s = fate, clock_s
+    deferral = task.start()
+    (pod,) = task.cluster.created
+    task.cluster.on_look = lambda looks: pod.end(75) if looks == 3 else None
+    event = task.watch(deferral)
+    assert event["stop"] == "ended"
+    with pytest.raises(TryAgain, match="drained"):
+        task.go_on(event)
 
 
 @pytest.mark.parametrize("fault", [0, 429, 500, 503])
