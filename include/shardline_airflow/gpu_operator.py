@@ -35,7 +35,7 @@ from shardline.reasons import PodOutcome
 from shardline.runners.generations import is_cancelled
 from shardline.runners.gpu.facts import CONTAINER, PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Stop, look
-from shardline.runners.gpu.settings import GpuSettings
+from shardline.runners.gpu.settings import read_gpu_settings
 from shardline.runners.retry import Outcome, decide
 from shardline_airflow.infer_operator import attempts_before, end_task, say_done_before
 from shardline_airflow.pod_api import ControlPlaneDown, PodApi, PodRefused
@@ -141,7 +141,7 @@ class InferShardOnGpu(KubernetesPodOperator):
         self.shard = read_shards(store, plan)[self.number].shard
         context["shard"] = self.shard
         name_map_index(context, self.shard)
-        settings = GpuSettings()
+        settings = read_gpu_settings()
         self.kubernetes_conn_id, self.namespace = settings.conn_id, settings.namespace
         self._patience = settings.patience
         api = PodApi(self.client, settings.namespace)

@@ -10,7 +10,7 @@ import logging
 
 from shardline.runners.gpu.errand import store_labels
 from shardline.runners.gpu.facts import read_facts
-from shardline.runners.gpu.settings import GpuSettings
+from shardline.runners.gpu.settings import read_gpu_settings
 from shardline.settings import Settings
 from shardline.store import open_store
 from shardline_airflow.pod_api import PodApi
@@ -26,7 +26,7 @@ def reap_pods(dag_id: str, run_id: str) -> int:
     """
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 
-    settings = GpuSettings()
+    settings = read_gpu_settings()
     root = settings.root or open_store(Settings().root).uri
     core = KubernetesHook(conn_id=settings.conn_id).core_v1_client
     return reap(PodApi(core, settings.namespace), root, dag_id, run_id)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from shardline.errors import Cancelled, LimitExceeded
 from shardline.job import JobFile
 from shardline.runners.generations import current_generation, is_cancelled
-from shardline.runners.gpu.settings import GpuSettings
+from shardline.runners.gpu.settings import read_gpu_settings
 from shardline.runners.waves import (
     DEAD_IN_A_ROW,
     Brake,
@@ -101,7 +101,7 @@ def place_of(job: JobFile) -> Place:
     """The dag of the job's runner."""
     if job.run_on == "local":
         return Place("infer_locally")
-    settings = GpuSettings()
+    settings = read_gpu_settings()
     if job.gpu is not None and job.gpu.queue == "short":
         return Place("infer_on_gpu_short", settings.pods_short)
     return Place("infer_on_gpu", settings.pods)

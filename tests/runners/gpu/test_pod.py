@@ -14,7 +14,7 @@ from shardline.runners.gpu.cloud import Cloud, read_cloud
 from shardline.runners.gpu.container import count_gpus
 from shardline.runners.gpu.errand import FINALIZER, Errand, label_value
 from shardline.runners.gpu.history import Lessons
-from shardline.runners.gpu.pod import build_pod, check_block
+from shardline.runners.gpu.pod import build_pod
 from shardline.runners.gpu.settings import GpuSettings
 
 CLOUDS = GpuSettings().clouds_file
@@ -269,11 +269,9 @@ def test_a_label_s_value_is_never_too_long_and_stays_its_own() -> None:
     assert label_value(long) != label_value(long + "x")
 
 
-def test_what_would_refuse_every_pod_is_found_in_the_plan() -> None:
-    check_block(GpuBlock(model="m", accelerator="l4"), GpuSettings(cloud="gke"))
-    with pytest.raises(NotAllowed, match=r"gpu\.accelerator"):
-        check_block(GpuBlock(model="m", accelerator="b200"), GpuSettings(cloud="gke"))
-    with pytest.raises(WrongInput, match="no block nowhere"):
-        check_block(GpuBlock(model="m"), GpuSettings(cloud="nowhere"))
-    with pytest.raises(WrongInput, match="tensor_parallel_size"):
-        check_block(GpuBlock(model="m", engine_args={"tensor_parallel_size": 0}), GpuSettings())
+def test_a_value_of_our_environment_is_passed_on_as_it_is() -> None:
+    """Kubernetes replaces $(NAME), and halves $$."""
+    given = {"A": "p$$w$(HOME)", "B": ""}
+    found = env(own_env=given, worker_env=("A", "B", "C"))
+    assert found["A"] == "p$$$$w$$(HOME)"
+    assert not {"B", "C"} & found.keys()
