@@ -221,7 +221,15 @@ def test_models_and_compiled_kernels_are_kept_where_the_deployment_says(
 ) -> None:
     (found,) = [v for v in spec(cache=cache)["volumes"] if v["name"] == "cache"]
     assert found == {"name": "cache", **volume}
-    for name in ("SHARDLINE_MODEL_CACHE", "HF_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"):
+    for name in (
+        "SHARDLINE_MODEL_CACHE",
+        "HF_HOME",
+        "VLLM_CACHE_ROOT",
+        "TRITON_CACHE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "FLASHINFER_WORKSPACE_BASE",
+        "CUDA_CACHE_PATH",
+    ):
         assert env()[name].startswith("/cache/")
 
 
