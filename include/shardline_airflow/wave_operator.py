@@ -89,6 +89,21 @@ def run_waves(job_id: str, context: Any) -> int:
     return generation
 
 
+def wait_for_waves(
+    job_id: str, generation: int, pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait for waves that were cleared after `run_waves` had ended: they are not to be sealed."""
+    from shardline.shards.manifest import read_shards
+
+    store, plan = open_job(job_id)
+    runs = DagRuns(place_of(plan.job_file).dag_id)
+    waves = plan_waves(len(read_shards(store, plan)))
+    names = [wave.run_id(job_id, generation) for wave in waves] if generation else []
+    while n := runs.count_living(names):
+        log.info("job %s: %d waves of generation %d run again, waiting", job_id, n, generation)
+        pause(STATUS_S)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a job's waves run: a dag, and the slots of its pool if they are known."""
@@ -138,7 +153,7 @@ class Watch:
         reader = StatusReader(self.store, self.plan)
         states = dict.fromkeys(waves, WaveState.UNOPENED)
         told_at = -STATUS_S
-        while self._goes_on(states):
+        while self._goes_on(states) or self._is_cleared(states):
             waves_to_open = next_waves(
                 list(states.items()), slots=self.slots, unfinished=self._unfinished(states)
             )
@@ -156,6 +171,21 @@ class Watch:
     def _goes_on(self, states: dict[Wave, WaveState]) -> bool:
         waited_for = {WaveState.LIVING} | (set() if self.brake else {WaveState.UNOPENED})
         return not waited_for.isdisjoint(states.values())
+
+    def _is_cleared(self, states: dict[Wave, WaveState]) -> bool:
+        """Whether waves that had ended run again; then they are waited for, as any that lives."""
+        names = {
+            wave: wave.run_id(self.plan.job_id, self.generation)
+            for wave, state in states.items()
+            if state is WaveState.ENDED
+        }
+        if not self.runs.count_living(list(names.values())):
+            return False
+        again = [wave for wave, run_id in names.items() if self.runs.is_living(run_id)]
+        for wave in again:
+            states[wave] = WaveState.LIVING
+            log.info("joined %s: somebody cleared it", names[wave])
+        return bool(again)
 
     def _unfinished(self, states: dict[Wave, WaveState]) -> int:
         """Shards of living waves that had no results when they were last counted."""

@@ -20,7 +20,13 @@ from shardline.runners.waves import FIRST_WAVE, WAVE, plan_waves, unfinished_wav
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store
 from shardline_airflow.runs import DagRuns
-from shardline_airflow.wave_operator import Place, Watch, done_numbers, place_of
+from shardline_airflow.wave_operator import (
+    Place,
+    Watch,
+    done_numbers,
+    place_of,
+    wait_for_waves,
+)
 from tests.factories import make_job, make_rows
 from tests.results.answers import ATTEMPT, answer_shard, error, small_job
 
@@ -36,6 +42,8 @@ class Runs(DagRuns):
         self.opened: list[str] = []
         self._waiting: dict[str, Mapping[str, Any]] = {}
         self._states: dict[str, dict[int, str]] = {}
+        self.cleared: dict[str, Mapping[int, Work]] = {}
+        self._looks_left: dict[str, int] = {}
 
     def open(self, run_id: str, conf: Mapping[str, Any]) -> bool:
         if run_id in self.opened:
@@ -45,12 +53,22 @@ class Runs(DagRuns):
         return True
 
     def count_living(self, run_ids: Sequence[str]) -> int:
-        living = len(set(run_ids) & set(self._waiting))
+        living = len(set(run_ids) & (set(self._waiting) | set(self._looks_left)))
+        for run_id in set(run_ids) & set(self._looks_left):
+            self._looks_left[run_id] -= 1
+            if not self._looks_left[run_id]:
+                del self._looks_left[run_id]
+                self._states[run_id] |= {n: work(n) for n, work in self.cleared[run_id].items()}
         for run_id in run_ids:
             if conf := self._waiting.pop(run_id, None):
                 numbers = range(conf["lo"], conf["hi"])
                 self._states[run_id] = {n: self.work(n) for n in numbers}
         return living
+
+    def clear(self, run_id: str, work: Mapping[int, Work]) -> None:
+        """These shards of an ended wave run again; the run lives for two looks at least."""
+        self.cleared[run_id] = work
+        self._looks_left[run_id] = 2
 
     def is_paused(self) -> bool:
         return False
@@ -183,6 +201,40 @@ def test_a_task_marked_as_failed_whose_shard_is_done_is_not_dead(tmp_path: Path)
         return "failed"
 
     assert job.run(marked) == ["-w0-g1", "-w1-g1"]
+
+
+@pytest.mark.protocol(15, 21)
+def test_a_shard_that_is_cleared_in_a_wave_that_had_ended_is_waited_for(tmp_path: Path) -> None:
+    """Whoever clears it makes its wave's run live again: settling would seal the shard meanwhile."""
+    job = Job(tmp_path, FIRST_WAVE + 3, max_dead=1)
+    runs, watch = job.watch(lambda n: job.dead(n) if n == 2 else job.done(n))
+    first = f"{job.plan.job_id}-w0-g1"
+
+    def clear_in_the_second_wave(_: float) -> None:
+        if len(runs.opened) == 2 and first not in runs.cleared:
+            runs.clear(first, {2: job.done})
+
+    watch.pause = clear_in_the_second_wave
+    watch.run(plan_waves(FIRST_WAVE + 3))
+    assert len(done_numbers(job.store, job.plan, job.shards)) == FIRST_WAVE + 3
+
+
+@pytest.mark.protocol(15)
+def test_nothing_is_settled_while_a_wave_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+    monkeypatch.setenv("SHARDLINE_ROOT", job.store.uri)
+    runs, _ = job.watch(job.done)
+    run_id = f"{job.plan.job_id}-w1-g2"
+    runs._states[run_id] = {}
+    runs.clear(run_id, {FIRST_WAVE: job.done})
+    monkeypatch.setattr("shardline_airflow.wave_operator.DagRuns", lambda dag_id: runs)
+    waited: list[float] = []
+    wait_for_waves(job.plan.job_id, 2, pause=waited.append)
+    assert len(waited) == 2
+    wait_for_waves(job.plan.job_id, 2, pause=waited.append)
+    assert len(waited) == 2
 
 
 def test_a_wave_is_at_most_as_large_as_airflow_maps() -> None:
