@@ -25,6 +25,7 @@ from shardline.errors import Cancelled, LimitExceeded
 from shardline.job import JobFile
 from shardline.runners.generations import current_generation, is_cancelled
 from shardline.runners.gpu.settings import read_gpu_settings
+from shardline.runners.pool import PoolWatch
 from shardline.runners.waves import (
     DEAD_IN_A_ROW,
     Brake,
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 
 INFER_TASK = "infer_shard"
 NUMBERS_TASK = "shard_numbers"
+IN_POOL = ("queued", "running", "deferred")
+BEFORE_POOL = ("scheduled",)
 POLL_S = 2.0
 STATUS_S = 12.0
 
@@ -85,6 +88,8 @@ def run_waves(job_id: str, context: Any) -> int:
     watch = Watch(
         store, plan, shards, generation, rows_read, context["ti"], runs, slots=where.slots
     )
+    if where.slots is not None:
+        watch.pool = PoolWatch(where.pool, where.slots)
     watch.run(waves)
     return generation
 
@@ -109,17 +114,18 @@ class Place:
     """Where a job's waves run: a dag, and the slots of its pool if they are known."""
 
     dag_id: str
+    pool: str
     slots: int | None = None
 
 
 def place_of(job: JobFile) -> Place:
     """The dag of the job's runner."""
     if job.run_on == "local":
-        return Place("infer_locally")
+        return Place("infer_locally", "local")
     settings = read_gpu_settings()
     if job.gpu is not None and job.gpu.queue == "short":
-        return Place("infer_on_gpu_short", settings.pods_short)
-    return Place("infer_on_gpu", settings.pods)
+        return Place("infer_on_gpu_short", "gpu_short", settings.pods_short)
+    return Place("infer_on_gpu", "gpu", settings.pods)
 
 
 def done_numbers(store: Store, plan: Plan, shards: Sequence[ShardEntry]) -> set[int]:
@@ -145,6 +151,7 @@ class Watch:
     brake: Brake | None = None
     slots: int | None = None
     done: set[int] = field(default_factory=set)
+    pool: PoolWatch | None = None
 
     def run(self, waves: Sequence[Wave]) -> None:
         """Open `waves` and wait for their end. Raises LimitExceeded or Cancelled after a brake."""
@@ -238,6 +245,11 @@ class Watch:
             log.warning(
                 "dag %s is paused: nothing runs until somebody unpauses it", self.runs.dag_id
             )
+        if self.pool is not None:
+            running = self.runs.count_tasks(INFER_TASK, IN_POOL)
+            waiting = self.runs.count_tasks(INFER_TASK, BEFORE_POOL)
+            if line := self.pool.look(running, waiting):
+                log.warning("%s", line)
         if self.brake is None:
             opened = [w for w, state in states.items() if state is not WaveState.UNOPENED]
             self.brake = self._find_brake(status.rows_dead, opened)

@@ -16,6 +16,7 @@ from shardline.plan import Plan, timestamp
 from shardline.reasons import ExitCode
 from shardline.rows import Attempt
 from shardline.runners.generations import cancel_generation
+from shardline.runners.pool import PoolWatch
 from shardline.runners.waves import FIRST_WAVE, WAVE, plan_waves, unfinished_waves
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store
@@ -44,6 +45,7 @@ class Runs(DagRuns):
         self._states: dict[str, dict[int, str]] = {}
         self.cleared: dict[str, Mapping[int, Work]] = {}
         self._looks_left: dict[str, int] = {}
+        self.in_pool = 0
 
     def open(self, run_id: str, conf: Mapping[str, Any]) -> bool:
         if run_id in self.opened:
@@ -69,6 +71,9 @@ class Runs(DagRuns):
         """These shards of an ended wave run again; the run lives for two looks at least."""
         self.cleared[run_id] = work
         self._looks_left[run_id] = 2
+
+    def count_tasks(self, task_id: str, states: Sequence[str]) -> int:
+        return self.in_pool if "deferred" in states else 0
 
     def is_paused(self) -> bool:
         return False
@@ -219,6 +224,16 @@ def test_a_shard_that_is_cleared_in_a_wave_that_had_ended_is_waited_for(tmp_path
     assert len(done_numbers(job.store, job.plan, job.shards)) == FIRST_WAVE + 3
 
 
+def test_a_pool_that_is_larger_than_the_setting_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+    runs, watch = job.watch(job.done)
+    watch.slots, watch.pool, runs.in_pool = 2, PoolWatch("gpu", 2), 5
+    watch.run(plan_waves(FIRST_WAVE + 3))
+    assert caplog.text.count("5 pods at once, and the setting says 2: the pool gpu") == 1
+
+
 @pytest.mark.protocol(15)
 def test_nothing_is_settled_while_a_wave_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,11 +259,11 @@ def test_a_wave_is_at_most_as_large_as_airflow_maps() -> None:
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
-        ({}, Place("infer_locally")),
-        ({"run_on": "gpu", "gpu": {"model": "m"}}, Place("infer_on_gpu", 40)),
+        ({}, Place("infer_locally", "local")),
+        ({"run_on": "gpu", "gpu": {"model": "m"}}, Place("infer_on_gpu", "gpu", 40)),
         (
             {"run_on": "gpu", "gpu": {"model": "m", "queue": "short"}},
-            Place("infer_on_gpu_short", 4),
+            Place("infer_on_gpu_short", "gpu_short", 4),
         ),
     ],
 )
