@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 from aiohttp import web
@@ -52,6 +53,10 @@ class FakePod:
     @property
     def name(self) -> str:
         return str(self.object["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.object["metadata"]["uid"])
 
     @property
     def labels(self) -> dict[str, str]:
@@ -120,8 +125,10 @@ class FakeKubernetes:
     calls: list[tuple[str, str]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     log: str = ""
-    may_create: bool = False
-    """The answer to whether we have the right to make pods."""
+    quotas: list[dict[str, Any]] = field(default_factory=list)
+    """The status of each quota of the namespace."""
+    clock_s: float = 0.0
+    """How far its clock is before ours."""
     port: int = 0
     on_look: Callable[[int], None] = lambda _: None
     """Called with the number of each read of a pod, before it is answered."""
@@ -185,7 +192,10 @@ class FakeKubernetes:
         pod = self.pods.get(request.match_info["name"])
         if pod is None:
             return gone(request)
-        for name, value in (await request.json())["metadata"].items():
+        metadata = (await request.json())["metadata"]
+        if metadata.get("uid", pod.uid) != pod.uid:
+            return refusal(409, "Conflict", "Precondition failed: UID in precondition")
+        for name, value in metadata.items():
             pod.object["metadata"][name] = value
         self._collect(pod)
         return web.json_response(pod.object)
@@ -194,13 +204,18 @@ class FakeKubernetes:
         pod = self.pods.get(request.match_info["name"])
         if pod is None:
             return gone(request)
+        body = await request.json() if request.can_read_body else {}
+        if body.get("preconditions", {}).get("uid", pod.uid) != pod.uid:
+            return refusal(409, "Conflict", "the UID in the precondition does not match")
         pod.object["metadata"].setdefault("deletionTimestamp", written(now()))
         self._collect(pod)
         return web.json_response(pod.object)
 
-    async def _review(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        return web.json_response(body | {"status": {"allowed": self.may_create}}, status=201)
+    async def _quotas(self, request: web.Request) -> web.Response:
+        items = [{"metadata": {"name": "q"}, "status": status} for status in self.quotas]
+        return web.json_response(
+            {"kind": "ResourceQuotaList", "apiVersion": "v1", "metadata": {}, "items": items}
+        )
 
     async def _log(self, request: web.Request) -> web.Response:
         return web.Response(text=self.log)
@@ -227,6 +242,9 @@ class FakeKubernetes:
                 return web.Response()
             return refusal(fault.code, "Injected", "an injected fault")
         answer: web.StreamResponse = await handler(request)
+        answer.headers["Date"] = format_datetime(
+            now() + timedelta(seconds=self.clock_s), usegmt=True
+        )
         return answer
 
     def app(self) -> web.Application:
@@ -240,7 +258,7 @@ class FakeKubernetes:
                 web.patch(root + "/{name}", self._patch),
                 web.delete(root + "/{name}", self._delete),
                 web.get(root + "/{name}/log", self._log),
-                web.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review),
+                web.get("/api/v1/namespaces/{namespace}/resourcequotas", self._quotas),
             ]
         )
         return app

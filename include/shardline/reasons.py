@@ -189,9 +189,10 @@ class PodOutcome(_Explained):
     EVICTED = "evicted", "The cluster took the machine away: evicted, preempted or shut down."
     DELETED = "deleted", "Somebody deleted the pod, or it was gone before its end was seen."
     NODE_LOST = "node_lost", "Nobody hears from the machine, or it was removed with the pod on it."
+    NODE_REFUSED = "node_refused", "The machine had no room after all, or no healthy GPU."
     STORE_UNREACHABLE = "store_unreachable", "The worker could not reach the object store."
     CONTROL_PLANE = "control_plane", "The Kubernetes API did not answer, or asked to come later."
-    OVER_QUOTA = "over_quota", "The namespace has no room for the pod: its quota, or a policy."
+    OVER_QUOTA = "over_quota", "The quota of the namespace is used up."
     OOM_KILLED = "oom_killed", "The pod used more memory than it may."
     STORAGE_EXCEEDED = "storage_exceeded", "The pod used more local disk than it may."
     DEADLINE = "deadline", "The pod ran longer than it may."
@@ -199,7 +200,10 @@ class PodOutcome(_Explained):
     WONT_START = "wont_start", "The node took the pod and could not start its container."
     IMAGE_CANNOT_BE_PULLED = "image_cannot_be_pulled", "The worker's image cannot be pulled."
     UNSCHEDULABLE = "unschedulable", "No machine had room for the pod in the time it may wait."
-    REFUSED = "refused", "We may not make pods there: no rights, or no such namespace."
+    REFUSED = (
+        "refused",
+        "The cluster makes no such pod for us: rights, a policy, or a name that it does not know.",
+    )
     UNKNOWN = "unknown", "The worker ended in a way that has no meaning here: it crashed."
     WRONG_INPUT = "wrong_input", "The shard or the job cannot be run as it is."
     WRONG_MANIFEST = "wrong_manifest", "Kubernetes says that the pod's description is wrong."
@@ -213,9 +217,15 @@ class PodOutcome(_Explained):
     @property
     def is_sick_node(self) -> bool:
         """Whether the machine may be to blame, so that the next pod goes elsewhere."""
-        return self in (PodOutcome.ENGINE_FAILED, PodOutcome.WONT_START, PodOutcome.NODE_LOST)
+        return self in _SICK_NODE
 
 
+_SICK_NODE = (
+    PodOutcome.ENGINE_FAILED,
+    PodOutcome.WONT_START,
+    PodOutcome.NODE_LOST,
+    PodOutcome.NODE_REFUSED,
+)
 _CHARGES = {
     PodOutcome.DONE: Charge.NOTHING,
     PodOutcome.CANCELLED: Charge.NOTHING,
@@ -225,6 +235,7 @@ _CHARGES = {
     PodOutcome.EVICTED: Charge.FREE,
     PodOutcome.DELETED: Charge.FREE,
     PodOutcome.NODE_LOST: Charge.FREE,
+    PodOutcome.NODE_REFUSED: Charge.FREE,
     PodOutcome.STORE_UNREACHABLE: Charge.FREE,
     PodOutcome.CONTROL_PLANE: Charge.FREE,
     PodOutcome.OVER_QUOTA: Charge.FREE,

@@ -5,9 +5,10 @@ is nothing to wait for. What Kubernetes knows of the end becomes a word of a clo
 (runners.gpu.outcomes), the word goes into the attempt's record, and the records decide what happens
 to the shard (runners.retry), as for every runner.
 
-A pod is sent once: its name comes from the task and the number of attempts before, so whoever sends it
+A pod is sent once: its name comes from the shard and the number of attempts before, so whoever sends it
 again (a lost reply, a second try of the task) finds the first. It carries a finalizer until its end was
 read. So nothing hangs on Airflow's memory: a task that starts anew finds its pod by labels and goes on.
+A pod is never touched by its name alone: a name may be used again, its uid is not.
 
 What it does not do: follow the pod's log. The worker keeps it in the store, and the end of it is shown
 when the pod has ended; meanwhile the trigger tells how far it is.
@@ -34,7 +35,7 @@ from shardline.reasons import PodOutcome
 from shardline.runners.generations import is_cancelled
 from shardline.runners.gpu.facts import CONTAINER, PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Stop, look
-from shardline.runners.gpu.settings import GpuSettings
+from shardline.runners.gpu.settings import read_gpu_settings
 from shardline.runners.retry import Outcome, decide
 from shardline_airflow.infer_operator import attempts_before, end_task, say_done_before
 from shardline_airflow.pod_api import ControlPlaneDown, PodApi, PodRefused
@@ -47,20 +48,27 @@ log = logging.getLogger(__name__)
 
 
 def comes_back(run: Callable[..., None]) -> Callable[..., None]:
-    """An API that is away costs the shard nothing: the pod, if there is one, is found again."""
+    """An API that is away costs the shard nothing: the pod, if there is one, is found again.
+
+    Counted are the times in a row, in the task's own state: no attempt was made.
+    """
 
     @functools.wraps(run)
     def guarded(self: InferShardOnGpu, context: Any, **kwargs: Any) -> None:
-        kept, key = context["task_state_store"], f"control-plane/{context['ti'].max_tries}"
         try:
             run(self, context, **kwargs)
         except ControlPlaneDown as down:
+            kept, key = context["task_state_store"], _key(down.outcome, context)
             n = int(kept.get(key) or 0) + 1
             kept.set(key, n)
-            away = Outcome(None, False, str(down), PodOutcome.CONTROL_PLANE)
+            away = Outcome(None, False, str(down), down.outcome)
             end_task(self.shard, decide([away] * n, random.random()))  # noqa: S311
 
     return guarded
+
+
+def _key(outcome: PodOutcome, context: Any) -> str:
+    return f"{outcome}/{context['ti'].max_tries}"
 
 
 class InferShardOnGpu(KubernetesPodOperator):
@@ -80,14 +88,14 @@ class InferShardOnGpu(KubernetesPodOperator):
             **kwargs,
         )
         self.number = number
-        self._sent: tuple[PodApi, str] | None = None
+        self._sent: tuple[PodApi, PodFacts] | None = None
 
     @gives_up
     @comes_back
     def execute(self, context: Any) -> None:
         """Find the pod or send one, and wait for it. Nothing is run when the results exist."""
         pods = self._open(context)
-        sent = pods.api.find(self._get_ti_pod_labels(context, include_try_number=False))
+        sent = pods.find()
         if pods.is_done:
             for pod in sent:
                 pods.remove(read_facts(pod))
@@ -97,9 +105,9 @@ class InferShardOnGpu(KubernetesPodOperator):
         if adopted is not None:
             log.info("%s: goes on with pod %s", pods.shard, adopted["metadata"]["name"])
         pod = adopted or self._send(context, pods)
-        self._sent = (pods.api, pod["metadata"]["name"])
         facts = read_facts(pod)
-        now = datetime.now(UTC)
+        self._sent = (pods.api, facts)
+        now = pods.api.now()
         self._go_on(context, pods, pod, look(facts, now, now, self._patience))
 
     @gives_up
@@ -112,18 +120,18 @@ class InferShardOnGpu(KubernetesPodOperator):
             facts = msgspec.convert(event["facts"], PodFacts | None)
             self._end(context, pods, facts, Stop.GONE, event["attempt"])
             return
-        now = datetime.now(UTC)
+        now = pods.api.now()
         stop = look(read_facts(pod), now, now, self._patience)
-        if stop is None and event["stop"] == Stop.LOST:
-            stop = Stop.LOST  # whether its worker is silent was asked before
+        if stop is None and event["stop"] == Stop.LOST:  # it may have come back meanwhile
+            stop = look(read_facts(pod), now, pods.heard_at(event["attempt"]), self._patience)
         self._go_on(context, pods, pod, stop)
 
     def on_kill(self) -> None:
         """Delete the pod: the task was ended while it ran. Rows are safe, the worker drains."""
         if self._sent is not None:
-            api, name = self._sent
-            log.info("told to stop: pod %s is deleted, its worker drains", name)
-            api.remove(name, at_once=False)
+            api, pod = self._sent
+            log.info("told to stop: pod %s is deleted, its worker drains", pod.name)
+            api.remove(pod.name, pod.uid, at_once=False)
 
     def _open(self, context: Any) -> ShardPods:
         """Everything that is read at each start of the task: it remembers nothing."""
@@ -133,7 +141,7 @@ class InferShardOnGpu(KubernetesPodOperator):
         self.shard = read_shards(store, plan)[self.number].shard
         context["shard"] = self.shard
         name_map_index(context, self.shard)
-        settings = GpuSettings()
+        settings = read_gpu_settings()
         self.kubernetes_conn_id, self.namespace = settings.conn_id, settings.namespace
         self._patience = settings.patience
         api = PodApi(self.client, settings.namespace)
@@ -145,8 +153,7 @@ class InferShardOnGpu(KubernetesPodOperator):
     def _send(self, context: Any, pods: ShardPods) -> dict[str, Any]:
         if is_cancelled(pods.store, pods.plan.job_id, pods.generation):
             raise Cancelled(f"job {pods.plan.job_id}: generation {pods.generation} was cancelled")
-        ti = context["ti"]
-        described = pods.make_pod(owner=f"{ti.dag_id} {ti.run_id} {ti.map_index}")
+        described = pods.make_pod()
         self.pod_template_dict = described
         try:
             pod = pods.api.create(self.build_pod_request_obj(context))
@@ -173,6 +180,7 @@ class InferShardOnGpu(KubernetesPodOperator):
             base_container_name=CONTAINER,
             kubernetes_conn_id=self.kubernetes_conn_id,
             poll_interval=pods.settings.poll_s,
+            uid=pod["metadata"]["uid"],
             progress=pods.plan.layout.progress(pods.shard, attempt),
             attempt=attempt,
             patience=asdict(self._patience),
@@ -182,6 +190,9 @@ class InferShardOnGpu(KubernetesPodOperator):
     def _end(
         self, context: Any, pods: ShardPods, facts: PodFacts | None, stop: Stop, attempt: str
     ) -> None:
+        kept, key = context["task_state_store"], _key(PodOutcome.CONTROL_PLANE, context)
+        if kept.get(key):
+            kept.set(key, 0)
         pods.show_log(facts, attempt)
         outcome = pods.close(facts, stop, attempt)
         end_task(pods.shard, pods.decide(outcome, self._before, facts))

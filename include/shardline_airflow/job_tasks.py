@@ -127,7 +127,9 @@ def _run_and_publish(
     @task(**RETRIES)
     def settle_shards(job_id: str, generation: int) -> None:
         from shardline_airflow import stages
+        from shardline_airflow.wave_operator import wait_for_waves
 
+        wait_for_waves(job_id, generation)
         stages.settle_shards(job_id, generation)
 
     @task(**RETRIES)

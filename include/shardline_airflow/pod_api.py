@@ -7,17 +7,22 @@ named so that it is done once.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import orjson
-from kubernetes.client import ApiException, AuthorizationV1Api, CoreV1Api
+from kubernetes.client import ApiException, CoreV1Api
 from urllib3.exceptions import HTTPError
 
 from shardline.errors import TransientError
+from shardline.reasons import PodOutcome
 from shardline.runners.gpu.facts import CONTAINER
+from shardline.runners.gpu.quota import is_used_up
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +32,30 @@ PATIENCE_S = 150.0
 _TIMEOUT_S = (5, 30)
 _LOG_TIMEOUT_S = (5, 10)
 _DELAYS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-_LATER = frozenset({408, 409, 429, 500, 502, 503, 504})
+_REFUSES = frozenset({401, 403})
+"""Patience too: a control plane that starts knows nobody's rights for some seconds."""
+_LATER = _REFUSES | {408, 409, 429, 500, 502, 503, 504}
+_CREATED_AT_MOST = 4
+_REFUSED_PAUSE_S = 2.0
 
 
 class ControlPlaneDown(TransientError):
     """The Kubernetes API did not answer for a while, or kept asking to come later."""
 
+    outcome = PodOutcome.CONTROL_PLANE
+
+
+class ControlPlaneRefuses(ControlPlaneDown):
+    """The Kubernetes API kept saying that we may not ask this: rights, or an account."""
+
+    outcome = PodOutcome.REFUSED
+
 
 class PodRefused(Exception):
     """The API answered that it makes no such pod."""
 
-    def __init__(self, status: int, reason: str, message: str, may_create: bool) -> None:
-        self.status, self.reason, self.may_create = status, reason, may_create
+    def __init__(self, status: int, reason: str, message: str, is_over_quota: bool) -> None:
+        self.status, self.reason, self.is_over_quota = status, reason, is_over_quota
         super().__init__(message)
 
 
@@ -49,6 +66,12 @@ class PodApi:
         self, core: CoreV1Api, namespace: str, pause: Callable[[float], None] = time.sleep
     ) -> None:
         self._core, self.namespace, self._pause = core, namespace, pause
+
+    def now(self) -> datetime:
+        """The API's clock at its last answer: what it writes into pods is compared with it."""
+        answer = getattr(self._core.api_client, "last_response", None)
+        answer = getattr(answer, "urllib3_response", answer)
+        return moment_of({} if answer is None else answer.headers)
 
     def find(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         """All pods with these labels, in whatever state, the newest last."""
@@ -79,19 +102,33 @@ class PodApi:
         """Make the pod, or find the one of its name: a lost reply is no second pod.
 
         Raises:
-            PodRefused: the API says no.
+            PodRefused: the API says no. Where it is not for a full quota it has said so several times:
+                room may come between the refusal and the look at the quota.
             ControlPlaneDown: it says nothing.
         """
+        for _ in range(_CREATED_AT_MOST - 1):
+            try:
+                return self._create(pod)
+            except PodRefused as refusal:
+                if refusal.status != 403 or refusal.is_over_quota:
+                    raise
+            self._pause(_REFUSED_PAUSE_S)
+        return self._create(pod)
+
+    def _create(self, pod: Any) -> dict[str, Any]:
         try:
             made = self._call(
                 lambda: self._core.create_namespaced_pod(
                     self.namespace, pod, _request_timeout=_TIMEOUT_S
-                )
+                ),
+                later=_LATER - _REFUSES,
             )
         except ApiException as error:
             if _reason(error) != "AlreadyExists":
-                may = error.status == 403 and self._may_create()
-                raise PodRefused(error.status or 0, _reason(error), _message(error), may) from error
+                full = error.status == 403 and self._is_quota_used_up(pod)
+                raise PodRefused(
+                    error.status or 0, _reason(error), _message(error), full
+                ) from error
             found = self.read(pod.metadata.name)
             if found is None:  # it went between the two calls
                 raise ControlPlaneDown(
@@ -100,26 +137,32 @@ class PodApi:
             return found
         return self._plain(made)
 
-    def remove(self, name: str, *, at_once: bool) -> None:
-        """Let the pod go and delete it; it may be gone already.
+    def remove(self, name: str, uid: str, *, at_once: bool) -> None:
+        """Let the pod go and delete it; it may be gone already, or another have its name.
 
         Args:
             at_once: without a grace period, for one that has ended or whose node is lost. Else its
                 worker drains first.
         """
-        grace = {"grace_period_seconds": 0} if at_once else {}
+        delete, free = removal(uid, at_once=at_once)
         options = {"_request_timeout": _TIMEOUT_S}
         for call in (
-            lambda: self._core.delete_namespaced_pod(name, self.namespace, **grace, **options),
-            lambda: self._core.patch_namespaced_pod(
-                name, self.namespace, {"metadata": {"finalizers": None}}, **options
-            ),
+            lambda: self._core.delete_namespaced_pod(name, self.namespace, body=delete, **options),
+            lambda: self._core.patch_namespaced_pod(name, self.namespace, free, **options),
         ):
-            try:
-                self._call(call)
-            except ApiException as error:
-                if error.status != 404:
-                    raise
+            self._call(functools.partial(self._unless_gone, call, name, uid))
+
+    def _unless_gone(self, call: Callable[[], object], name: str, uid: str) -> None:
+        try:
+            call()
+        except ApiException as error:
+            if error.status == 404:
+                return
+            if error.status in (409, 422):  # what is there has changed, or is another pod
+                found = self.read(name)
+                if found is None or found["metadata"]["uid"] != uid:
+                    return
+            raise
 
     def tail(self, name: str, lines: int) -> list[str]:
         """The end of the container's log, if its node still gives it."""
@@ -139,29 +182,37 @@ class PodApi:
             return []
         return text.splitlines()
 
-    def _may_create(self) -> bool:
-        """Whether we have the right to make pods here: everybody may ask."""
-        asked = {"namespace": self.namespace, "verb": "create", "resource": "pods"}
-        body = {"spec": {"resourceAttributes": asked}}
-        api = AuthorizationV1Api(self._core.api_client)
+    def _is_quota_used_up(self, pod: Any) -> bool:
         try:
-            answer = self._call(
-                lambda: api.create_self_subject_access_review(body, _request_timeout=_TIMEOUT_S)
+            found = self._call(
+                lambda: self._core.list_namespaced_resource_quota(
+                    self.namespace, _request_timeout=_TIMEOUT_S
+                ),
+                later=_LATER - _REFUSES,
             )
-        except ApiException:
+        except ApiException as error:
+            log.warning("whether a quota is used up is not told: no right to list resourcequotas")
+            if error.status not in _REFUSES:
+                raise
             return False
-        return bool(answer.status.allowed)
+        return is_used_up(map(self._plain, found.items), self._plain(pod))
 
-    def _call(self, call: Callable[[], T]) -> T:
-        """Repeat a call while the API cannot answer. Raises ControlPlaneDown, or its clear answer."""
+    def _call(self, call: Callable[[], T], later: Collection[int] = _LATER) -> T:
+        """Repeat a call while the API cannot answer. Raises ControlPlaneDown, or its clear answer.
+
+        Args:
+            later: statuses of answers that may be others soon.
+        """
         waited, n = 0.0, 0
         while True:
             try:
                 return call()
             except ApiException as error:
-                if error.status not in _LATER or _reason(error) == "AlreadyExists":
+                if error.status not in later or _reason(error) == "AlreadyExists":
                     raise
                 last = f"{error.status} {error.reason}"
+                if waited >= PATIENCE_S and error.status in _REFUSES:
+                    raise ControlPlaneRefuses(f"{last}: {_message(error)}") from error
             except HTTPError as error:  # also 429 and 503: the client waits as long as they ask
                 last = type(error).__name__
             if waited >= PATIENCE_S:
@@ -174,6 +225,20 @@ class PodApi:
     def _plain(self, pod: Any) -> dict[str, Any]:
         plain: dict[str, Any] = self._core.api_client.sanitize_for_serialization(pod)
         return plain
+
+
+def moment_of(headers: Mapping[str, str]) -> datetime:
+    """When an answer of the API was made; by our own clock where it does not say."""
+    try:
+        return parsedate_to_datetime(headers.get("Date", ""))
+    except ValueError:
+        return datetime.now(UTC)
+
+
+def removal(uid: str, *, at_once: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The bodies of the two calls that let a pod go: DELETE and PATCH. Neither touches another pod."""
+    grace = {"gracePeriodSeconds": 0} if at_once else {}
+    return {"preconditions": {"uid": uid}, **grace}, {"metadata": {"uid": uid, "finalizers": None}}
 
 
 def _status(error: ApiException) -> dict[str, Any]:

@@ -22,15 +22,14 @@ from typing import Any
 
 import msgspec
 from airflow.providers.cncf.kubernetes.triggers.pod import KubernetesPodTrigger
-from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import TriggerEvent
 
-from shardline.errors import ShardlineError
 from shardline.rows import Progress
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Patience, Stop, look
 from shardline.settings import Settings
 from shardline_airflow.buckets import open_root
+from shardline_airflow.pod_api import moment_of, removal
 
 _HEARD_S = 60.0
 _CONNECTION_S = 600.0
@@ -49,33 +48,37 @@ class ShardPodTrigger(KubernetesPodTrigger):
         *,
         progress: str,
         attempt: str,
+        uid: str,
         patience: dict[str, float],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.progress, self.attempt = progress, attempt
+        self.progress, self.attempt, self.uid = progress, attempt, uid
         self.patience = patience
         self._told: tuple[int, str] | None = None
+        self._hearing: asyncio.Future[datetime | None] | None = None
+        self._asked_at = 0.0
+        self._now = datetime.now(UTC)
+        """The API's clock, which pods are dated by."""
         self._connection: AsyncExitStack | None = None
         self._connected_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("progress", "attempt", "patience")
+        names = ("progress", "attempt", "uid", "patience")
         own = {name: getattr(self, name) for name in names}
         return f"{type(self).__module__}.{type(self).__qualname__}", super().serialize()[1] | own
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         patience, last = Patience(**self.patience), None
-        heard_at, asked_at = None, -_HEARD_S
         try:
             while True:
                 pod = await self._look()
                 facts = read_facts(pod) if pod else None
-                if facts and facts.is_running and time.monotonic() - asked_at >= _HEARD_S:
-                    heard_at, asked_at = await asyncio.to_thread(self._hear), time.monotonic()
+                if facts and facts.is_running:
+                    self._listen()
                 stop = None
                 if pod is not None:
-                    stop = look(facts, datetime.now(UTC), heard_at, patience)
+                    stop = look(facts, self._now, self._heard_at(), patience)
                 last = facts or last
                 if stop is not None:
                     self._fired_event = True
@@ -102,10 +105,12 @@ class ShardPodTrigger(KubernetesPodTrigger):
                 self.pod_name, self.pod_namespace, _preload_content=False
             )
             async with answer:
+                self._now = moment_of(answer.headers)
                 if answer.status == 404:
                     return {}
                 if answer.status == 200:
-                    return dict(await answer.json())
+                    pod = dict(await answer.json())
+                    return pod if pod["metadata"]["uid"] == self.uid else {}
                 why = str(answer.status)
         # whatever keeps us from looking (network, TLS, an expired login), the pod lives on: look again
         except Exception as error:  # noqa: BLE001
@@ -127,13 +132,27 @@ class ShardPodTrigger(KubernetesPodTrigger):
         if connection is not None:
             await connection.aclose()
 
-    def _hear(self) -> datetime | None:
-        """When the worker last wrote to the store; now, if the store cannot say."""
+    def _listen(self) -> None:
+        """Ask the store once in a while how far the worker is; a store that hangs holds nobody up."""
+        if self._hearing is None or (
+            self._hearing.done() and time.monotonic() - self._asked_at >= _HEARD_S
+        ):
+            self._asked_at = time.monotonic()
+            self._hearing = asyncio.ensure_future(asyncio.to_thread(self._hear))
+
+    def _heard_at(self) -> datetime | None:
+        """When the worker last wrote to the store; now, while the store does not say."""
+        if self._hearing is None or not self._hearing.done():
+            return self._now
         try:
-            found = open_root(Settings()).read_or_none(self.progress)
-        except (ShardlineError, AirflowException) as error:
+            return self._hearing.result()
+        # a store, a login or an object that cannot be read: a live pod is not given up for it
+        except Exception as error:  # noqa: BLE001
             self.log.warning("pod %s: the store does not say (%s)", self.pod_name, error)
-            return datetime.now(UTC)
+            return self._now
+
+    def _hear(self) -> datetime | None:
+        found = open_root(Settings()).read_or_none(self.progress)
         if found is None:
             return None
         said = msgspec.json.decode(found, type=Progress)
@@ -177,14 +196,14 @@ class ShardPodTrigger(KubernetesPodTrigger):
         from kubernetes_asyncio.client import CoreV1Api
 
         self.log.info("pod %s: deleted, its worker drains", self.pod_name)
-        free = {"metadata": {"finalizers": None}}
+        delete, free = removal(self.uid)
         where, raw = (self.pod_name, self.pod_namespace), {"_preload_content": False}
         async with self.hook.get_conn() as client:
             api = CoreV1Api(client)
             for call in (
-                api.delete_namespaced_pod(*where, **raw),
+                api.delete_namespaced_pod(*where, body=delete, **raw),
                 api.patch_namespaced_pod(*where, free, **raw),
             ):
                 async with await call as answer:
-                    if answer.status not in (200, 202, 404):
+                    if answer.status not in (200, 202, 404, 409):  # 409: another has its name
                         self.log.error("pod %s: not removed (%d)", self.pod_name, answer.status)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from uuid6 import uuid7
 
 from shardline.attempts import now, read_attempt, read_attempts
@@ -20,9 +21,10 @@ from shardline.errors import WrongInput
 from shardline.images import SETTING
 from shardline.plan import timestamp
 from shardline.reasons import PodOutcome
+from shardline.rows import Progress
 from shardline.runners.gpu.cloud import read_cloud
 from shardline.runners.gpu.ends import PodEnd, close_attempt, is_closed, recorded_code
-from shardline.runners.gpu.errand import ATTEMPT, Errand
+from shardline.runners.gpu.errand import ATTEMPT, Errand, work_labels
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.history import DEFAULT_SLOTS, learn
 from shardline.runners.gpu.outcomes import Stop, classify, classify_refusal
@@ -56,8 +58,18 @@ class ShardPods:
     def is_done(self) -> bool:
         return self.store.exists(self.plan.layout.results(self.shard))
 
+    @property
+    def root(self) -> str:
+        """The store as pods reach it."""
+        return self.settings.root or self.store.uri
+
+    def find(self) -> list[dict[str, Any]]:
+        """All pods that were ever sent for this shard and are still there."""
+        labels = work_labels(self.root, self.plan.job_id, self.shard, self.generation)
+        return self.api.find(labels)
+
     def adopt(self, pods: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """The pod to wait for, of those that the task has sent; what was judged before is removed."""
+        """The pod to wait for, of those that were sent; what was judged before is removed."""
         mine = None
         for pod in pods:
             if is_closed(self.store, self.plan, self.shard, attempt_of(pod)):
@@ -66,7 +78,7 @@ class ShardPods:
                 mine = pod
         return mine
 
-    def make_pod(self, owner: str) -> dict[str, Any]:
+    def make_pod(self) -> dict[str, Any]:
         """The next pod to send.
 
         Raises:
@@ -75,14 +87,13 @@ class ShardPods:
         """
         records = read_attempts(self.store, self.plan.layout, self.shard, self.generation)
         errand = Errand(
-            root=self.settings.root or self.store.uri,
+            root=self.root,
             job_id=self.plan.job_id,
             image=self._image(),
             shard=self.shard,
             generation=self.generation,
             attempt=str(uuid7()),
             number=len(records),
-            owner=owner,
         )
         block = self.plan.job_file.gpu
         assert block is not None
@@ -100,7 +111,7 @@ class ShardPods:
 
     def close_refused(self, pod: dict[str, Any], refusal: PodRefused) -> PodOutcome:
         """The API made no pod: that is an attempt, too."""
-        outcome = classify_refusal(refusal.status, refusal.reason, refusal.may_create)
+        outcome = classify_refusal(refusal.status, refusal.reason, refusal.is_over_quota)
         self._close(PodEnd(attempt_of(pod), outcome, now(), detail=str(refusal)))
         return outcome
 
@@ -126,9 +137,15 @@ class ShardPods:
             self.remove(facts, at_once=facts.has_ended or stop is Stop.LOST)
         return outcome
 
+    def heard_at(self, attempt: str) -> datetime | None:
+        """When the worker last wrote to the store."""
+        found = self.store.read_or_none(self.plan.layout.progress(self.shard, attempt))
+        said = None if found is None else msgspec.json.decode(found, type=Progress)
+        return None if said is None else datetime.fromisoformat(said.at)
+
     def decide(self, outcome: PodOutcome, before: int, facts: PodFacts | None = None) -> Decision:
         """What the last attempt means for the shard; the first `before` do not count."""
-        if outcome is PodOutcome.DONE:
+        if self.is_done:  # however this pod ended
             return Decision(Verdict.DONE, "results are committed")
         history = read_history(self.store, self.plan, self.shard, self.generation)[before:]
         # the record of a pod on a lost node is left as it is
@@ -140,7 +157,8 @@ class ShardPods:
 
     def remove(self, facts: PodFacts, *, at_once: bool | None = None) -> None:
         """Delete a pod and take its finalizer off."""
-        self.api.remove(facts.name, at_once=facts.has_ended if at_once is None else at_once)
+        at_once = facts.has_ended if at_once is None else at_once
+        self.api.remove(facts.name, facts.uid, at_once=at_once)
 
     def show_log(self, facts: PodFacts | None, attempt: str) -> None:
         """The end of the worker's log: from the store, else from its node, if that still answers."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 
+from shardline.runners.gpu.errand import store_labels
 from shardline.runners.gpu.facts import read_facts
-from shardline.runners.gpu.settings import GpuSettings
+from shardline.runners.gpu.settings import read_gpu_settings
+from shardline.settings import Settings
+from shardline.store import open_store
 from shardline_airflow.pod_api import PodApi
 
 log = logging.getLogger(__name__)
@@ -23,19 +26,21 @@ def reap_pods(dag_id: str, run_id: str) -> int:
     """
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 
-    settings = GpuSettings()
+    settings = read_gpu_settings()
+    root = settings.root or open_store(Settings().root).uri
     core = KubernetesHook(conn_id=settings.conn_id).core_v1_client
-    return reap(PodApi(core, settings.namespace), dag_id, run_id)
+    return reap(PodApi(core, settings.namespace), root, dag_id, run_id)
 
 
-def reap(api: PodApi, dag_id: str, run_id: str) -> int:
-    """The same with an API at hand."""
+def reap(api: PodApi, root: str, dag_id: str, run_id: str) -> int:
+    """The same with an API at hand; `root` is the store as pods reach it."""
     from airflow.providers.cncf.kubernetes.pod_generator import make_safe_label_value
 
     wanted = {"dag_id": dag_id, "run_id": run_id}
-    left = api.find({name: make_safe_label_value(value) for name, value in wanted.items()})
+    labels = {name: make_safe_label_value(value) for name, value in wanted.items()}
+    left = api.find(labels | store_labels(root))
     for pod in left:
         facts = read_facts(pod)
         log.warning("pod %s (%s) was left behind: removed", facts.name, facts.phase)
-        api.remove(facts.name, at_once=facts.has_ended)
+        api.remove(facts.name, facts.uid, at_once=facts.has_ended)
     return len(left)

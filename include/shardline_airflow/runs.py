@@ -51,6 +51,15 @@ class DagRuns:
 
         return bool(RuntimeTaskInstance.get_dag(self.dag_id).is_paused)
 
+    def count_tasks(self, task_id: str, states: Sequence[str]) -> int:
+        """How many instances of a task are in these states, in all runs."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        found = RuntimeTaskInstance.get_ti_count(
+            self.dag_id, task_ids=[task_id], states=list(states)
+        )
+        return int(found)
+
     def task_states(self, run_id: str, task_ids: Sequence[str]) -> dict[str, str]:
         """State of each task that has one; a mapped one is `infer_shard_3`."""
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -59,16 +60,14 @@ def refuse(why: str) -> None:
 def plan_job(job_file: str | None, params: Mapping[str, Any], partition_key: str | None) -> Plan:
     """Plan the job that a run means; the same run means the same job for ever."""
     from shardline.corpus.plan_job import plan_job
-    from shardline.runners.gpu.pod import check_block
-    from shardline.runners.gpu.settings import GpuSettings
+    from shardline.runners.gpu.check import check_gpu_job
     from shardline_airflow.buckets import open_root
     from shardline_airflow.form import job_of
 
     settings = Settings()
     chosen = dict(params) | ({"job_file": job_file, "job": None} if job_file else {})
     job = job_of(chosen, settings.jobs_dir)
-    if job.run_on == "gpu" and job.gpu is not None:
-        check_block(job.gpu, GpuSettings())
+    check_gpu_job(job, settings.root, os.environ)
     plan = plan_job(
         job,
         store=open_root(settings),
@@ -88,8 +87,11 @@ def open_replay(params: Mapping[str, Any], run: str) -> str:
     find their work done, and the last says so.
     """
     from shardline.cli.find import find_job
+    from shardline.plan import read_plan
     from shardline.results.open_replay import open_replay
     from shardline.results.publish import current_publication
+    from shardline.results.wish import changed_job
+    from shardline.runners.gpu.check import check_gpu_job
     from shardline_airflow.buckets import open_root
     from shardline_airflow.replay_form import wish_of
 
@@ -97,7 +99,10 @@ def open_replay(params: Mapping[str, Any], run: str) -> str:
     store = open_root(settings)
     plan = find_job(store, params["job"] or "")
     wish = wish_of(params, settings.jobs_dir, plan.job_file.run_on)
-    found = open_replay(store, plan, wish, now=datetime.now(UTC), opened_by=run)
+    check_gpu_job(changed_job(read_plan(store, plan.whole_id), wish), settings.root, os.environ)
+    image = settings.worker_image
+    now = datetime.now(UTC)
+    found = open_replay(store, plan, wish, now=now, opened_by=run, worker_image=image)
     if found is not None:
         return found.job_id
     current = current_publication(store, plan.job_file.table, plan.partition)

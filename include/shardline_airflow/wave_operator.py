@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 from shardline.errors import Cancelled, LimitExceeded
 from shardline.job import JobFile
 from shardline.runners.generations import current_generation, is_cancelled
-from shardline.runners.gpu.settings import GpuSettings
+from shardline.runners.gpu.settings import read_gpu_settings
+from shardline.runners.pool import PoolWatch
 from shardline.runners.waves import (
     DEAD_IN_A_ROW,
     Brake,
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 
 INFER_TASK = "infer_shard"
 NUMBERS_TASK = "shard_numbers"
+IN_POOL = ("queued", "running", "deferred")
+BEFORE_POOL = ("scheduled",)
 POLL_S = 2.0
 STATUS_S = 12.0
 LOCAL_SLOTS = 1_000
@@ -85,26 +88,44 @@ def run_waves(job_id: str, context: Any) -> int:
     )
     rows_read = read_manifest(store, plan).rows_read
     watch = Watch(store, plan, shards, generation, rows_read, context["ti"], runs, where.slots)
+    if where.pool is not None:
+        watch.pool = PoolWatch(where.pool, where.slots)
     watch.run(waves)
     return generation
 
 
+def wait_for_waves(
+    job_id: str, generation: int, pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait for waves that were cleared after `run_waves` had ended: they are not to be sealed."""
+    from shardline.shards.manifest import read_shards
+
+    store, plan = open_job(job_id)
+    runs = DagRuns(place_of(plan.job_file).dag_id)
+    waves = plan_waves(len(read_shards(store, plan)))
+    names = [wave.run_id(job_id, generation) for wave in waves] if generation else []
+    while n := runs.count_living(names):
+        log.info("job %s: %d waves of generation %d run again, waiting", job_id, n, generation)
+        pause(STATUS_S)
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where a job's waves run: a dag, and the slots of its pool."""
+    """Where a job's waves run: a dag, the slots of its pool, and the pool if its size must be so."""
 
     dag_id: str
     slots: int
+    pool: str | None = None
 
 
 def place_of(job: JobFile) -> Place:
     """The dag of the job's runner."""
     if job.run_on == "local":
         return Place("infer_locally", LOCAL_SLOTS)
-    settings = GpuSettings()
+    settings = read_gpu_settings()
     if job.gpu is not None and job.gpu.queue == "short":
-        return Place("infer_on_gpu_short", settings.pods_short)
-    return Place("infer_on_gpu", settings.pods)
+        return Place("infer_on_gpu_short", settings.pods_short, "gpu_short")
+    return Place("infer_on_gpu", settings.pods, "gpu")
 
 
 def done_numbers(store: Store, plan: Plan, shards: Sequence[ShardEntry]) -> set[int]:
@@ -130,6 +151,7 @@ class Watch:
     pause: Callable[[float], None] = time.sleep
     brake: Brake | None = None
     done: set[int] = field(default_factory=set)
+    pool: PoolWatch | None = None
     _failed: dict[Wave, list[int]] = field(default_factory=dict)
 
     def run(self, waves: Sequence[Wave]) -> None:
@@ -139,7 +161,7 @@ class Watch:
         reader = StatusReader(self.store, self.plan)
         states = dict.fromkeys(waves, WaveState.UNOPENED)
         told_at = -STATUS_S
-        while self._goes_on(states):
+        while self._goes_on(states) or self._is_cleared(states):
             wave = next_wave(
                 list(states.items()), slots=self.slots, unfinished=self._unfinished(states)
             )
@@ -158,6 +180,21 @@ class Watch:
     def _goes_on(self, states: dict[Wave, WaveState]) -> bool:
         waited_for = {WaveState.LIVING} | (set() if self.brake else {WaveState.UNOPENED})
         return not waited_for.isdisjoint(states.values())
+
+    def _is_cleared(self, states: dict[Wave, WaveState]) -> bool:
+        """Whether waves that had ended run again; then they are waited for, as any that lives."""
+        names = {
+            wave: wave.run_id(self.plan.job_id, self.generation)
+            for wave, state in states.items()
+            if state is WaveState.ENDED
+        }
+        if not self.runs.count_living(list(names.values())):
+            return False
+        again = [wave for wave, run_id in names.items() if self.runs.is_living(run_id)]
+        for wave in again:
+            states[wave] = WaveState.LIVING
+            log.info("joined %s: somebody cleared it", names[wave])
+        return bool(again)
 
     def _unfinished(self, states: dict[Wave, WaveState]) -> int:
         """Shards of living waves that had no results when they were last counted."""
@@ -207,6 +244,11 @@ class Watch:
             log.warning(
                 "dag %s is paused: nothing runs until somebody unpauses it", self.runs.dag_id
             )
+        if self.pool is not None:
+            running = self.runs.count_tasks(INFER_TASK, IN_POOL)
+            waiting = self.runs.count_tasks(INFER_TASK, BEFORE_POOL)
+            if line := self.pool.look(running, waiting):
+                log.warning("%s", line)
         if self.brake is None:
             failed = [
                 n for wave, state in states.items() for n in self._failed_numbers(wave, state)
@@ -237,7 +279,7 @@ class Watch:
         """Numbers of the wave's shards whose tasks have failed for good; of an ended wave asked once."""
         if state is WaveState.UNOPENED:
             return []
-        if wave in self._failed:
+        if state is WaveState.ENDED and wave in self._failed:
             return self._failed[wave]
         run_id = wave.run_id(self.plan.job_id, self.generation)
         found = self.runs.failed_values(self.ti, run_id, mapped=INFER_TASK, source=NUMBERS_TASK)

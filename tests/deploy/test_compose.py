@@ -16,6 +16,7 @@ import yaml
 
 from deploy.embedded.environment import PROJECT, Folders, environment
 from deploy.embedded.home import Home, Secrets
+from tests.deploy.settings_names import settings_names
 
 FILE = PROJECT / "docker-compose.yaml"
 SECRETS_SCRIPT = PROJECT / "include/deploy/compose-env.sh"
@@ -163,6 +164,31 @@ def test_every_variable_of_the_file_is_in_the_example() -> None:
     example = (PROJECT / ".env.example").read_text()
     missing = {name for name in used if not re.search(rf"^#{name}=", example, re.MULTILINE)}
     assert not missing
+
+
+def test_what_the_example_lets_set_reaches_every_component(tmp_path: Path) -> None:
+    """A setting that stays outside the containers changes nothing, and nobody is told."""
+    ours = r"^#(SHARDLINE_(?!ROOT|JOBS_DIR|MODEL_CACHE|HOME|PORT|AWS_CONN_ID)\w+|HF_TOKEN)="
+    names = re.findall(ours, (PROJECT / ".env.example").read_text(), re.MULTILINE)
+    assert "SHARDLINE_GPU_PODS" in names
+    file = tmp_path / ".env"
+    subprocess.run([SECRETS_SCRIPT, file], check=True, capture_output=True)
+    with file.open("a") as out:
+        out.writelines(f"{name}=17\n" for name in names)
+    read = compose("config", "--format", "json", env_file=file)
+    services = json.loads(read.stdout)["services"]
+    for component in COMPONENTS:
+        found = services[component]["environment"]
+        assert {name: found.get(name) for name in names} == dict.fromkeys(names, "17")
+    made = "\n".join(services["init"]["command"])
+    assert "pools set gpu 17 " in made
+    assert "pools set gpu_short 17 " in made
+
+
+def test_settings_are_named_as_programs_read_them(services: dict[str, Any]) -> None:
+    for component in COMPONENTS:
+        given = {n for n in services[component]["environment"] if n.startswith("SHARDLINE_")}
+        assert given <= set(settings_names())
 
 
 def test_the_file_is_yaml_that_says_what_it_is_for() -> None:

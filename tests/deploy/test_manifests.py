@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from deploy.embedded.environment import PROJECT
+from tests.deploy.settings_names import settings_names
 
 FOLDER = PROJECT / "include/deploy/kubernetes"
 NO_MANIFESTS = {"kustomization.yaml", "clouds.yaml"}
@@ -29,6 +31,13 @@ def test_the_kustomization_names_every_file() -> None:
     assert set(named) == {file.name for file in FOLDER.glob("*.yaml")} - NO_MANIFESTS
 
 
+def test_settings_in_manifests_are_named_as_programs_read_them() -> None:
+    texts = "".join(file.read_text() for file in FOLDER.glob("*.yaml"))
+    named = set(re.findall(r"SHARDLINE_[A-Z_]+", texts))
+    assert "SHARDLINE_MODEL_CACHE" in named
+    assert named <= set(settings_names())
+
+
 def test_airflow_may_do_with_pods_what_the_operator_does_and_nothing_else(
     objects: dict[tuple[str, str], dict[str, Any]],
 ) -> None:
@@ -47,6 +56,7 @@ def test_airflow_may_do_with_pods_what_the_operator_does_and_nothing_else(
         ("", "pods", "patch"),
         ("", "pods", "delete"),
         ("", "pods/log", "get"),
+        ("", "resourcequotas", "list"),
     }
     assert not [kind for kind, _ in objects if kind.startswith("Cluster")]
 

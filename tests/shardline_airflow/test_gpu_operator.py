@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from shardline.runners.generations import cancel_generation
 from shardline.runners.gpu.errand import FINALIZER
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.retries import GivenUp, TaskEnded, TryAgain, TypedRetryPolicy
+from tests.factories import make_store
 from tests.kubernetes_api import (
     LOST_REPLY,
     FakeKubernetes,
@@ -43,7 +45,8 @@ def task(
     for kept in (server.pods, server.created, server.calls, server.faults):
         kept.clear()  # type: ignore[attr-defined]
     server.looks = 0
-    server.log, server.on_look = "", lambda _: None
+    server.log, server.on_look, server.clock_s = "", lambda _: None, 0
+    server.quotas = []
     monkeypatch.setenv("SHARDLINE_WORKER_IMAGE", "registry/worker:1")
     store, plan = gpu_job(tmp_path)
     monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path / "root"))
@@ -375,6 +378,35 @@ def test_a_silent_node_whose_worker_writes_is_waited_for(task: ShardTask) -> Non
     task.go_on(event)
 
 
+def test_a_silent_node_that_comes_back_before_the_task_goes_on_keeps_its_pod(
+    task: ShardTask,
+) -> None:
+    def fate(pod: FakePod) -> None:
+        pod.run(started=ago(1_000))
+        pod.condition("Ready", "False", at=ago(400))
+
+    task.cluster.fate = fate
+    event = task.watch(task.start())
+    assert event["stop"] == "lost"
+    (pod,) = task.cluster.created
+    pod.object["status"]["conditions"] = []
+    with pytest.raises(TaskDeferred):
+        task.go_on(event)
+    task.answer(pod)
+    assert task.run() is None
+
+
+def test_a_shard_whose_results_are_committed_is_done_however_its_pod_ended(
+    task: ShardTask,
+) -> None:
+    def fate(pod: FakePod) -> None:
+        task.answer(pod)
+        pod.end(70)
+
+    task.cluster.fate = fate
+    assert task.run() is None
+
+
 # pods that never ran
 
 
@@ -407,18 +439,19 @@ def test_a_gpu_that_never_comes_has_an_end(
 
 
 @pytest.mark.parametrize(
-    ("status", "may_create", "ending", "said"),
+    ("status", "pods_used", "ending", "said"),
     [
-        (422, True, GivenUp, "dead, permanent: wrong_manifest"),
-        (403, False, TryAgain, "charged, 1 of 3: refused"),
-        (403, True, TryAgain, "free, 0 of 3: over_quota"),
+        (422, 2, GivenUp, "dead, permanent: wrong_manifest"),
+        # a policy, a missing account or priority class: the quota has room
+        (403, 1, TryAgain, "charged, 1 of 3: refused"),
+        (403, 2, TryAgain, "free, 0 of 3: over_quota"),
     ],
 )
 def test_a_pod_that_kubernetes_does_not_make_is_no_interruption_unless_room_is_all_it_lacks(
-    task: ShardTask, status: int, may_create: bool, ending: type[TaskEnded], said: str
+    task: ShardTask, status: int, pods_used: int, ending: type[TaskEnded], said: str
 ) -> None:
-    task.cluster.may_create = may_create
-    task.cluster.fail(status, method="POST")
+    task.cluster.quotas = [{"hard": {"pods": "2"}, "used": {"pods": str(pods_used)}}]
+    task.cluster.fail(status, n=10, method="POST")
     ended = task.run()
     assert isinstance(ended, ending)
     assert said in reason_of(ended)
@@ -427,7 +460,63 @@ def test_a_pod_that_kubernetes_does_not_make_is_no_interruption_unless_room_is_a
     assert record.pod_uid is None
 
 
+def test_a_refusal_for_a_quota_that_has_room_again_by_now_is_no_refusal(task: ShardTask) -> None:
+    task.cluster.quotas = [{"hard": {"pods": "2"}, "used": {"pods": "1"}}]
+    task.cluster.fail(403, n=2, method="POST")
+    assert task.run() is None
+
+
+def test_without_the_right_to_look_at_quotas_a_refusal_is_charged(task: ShardTask) -> None:
+    task.cluster.fail(403, n=10, method="POST")
+    task.cluster.fail(403, n=10, path="resourcequotas")
+    assert "charged, 1 of 3: refused" in reason_of(task.run())
+
+
 # an API in trouble
+
+
+def test_rights_that_are_missing_for_good_have_an_end(task: ShardTask) -> None:
+    task.cluster.fail(403, n=1_000, method="GET")
+    endings = [task.run() for _ in range(3)]
+    assert [type(e) for e in endings] == [TryAgain, TryAgain, GivenUp]
+    assert "refused" in reason_of(endings[-1])
+
+
+def test_an_api_that_knows_nobody_s_rights_for_a_moment_is_waited_for(task: ShardTask) -> None:
+    task.cluster.fail(403, n=2, method="GET")
+    assert task.run() is None
+    assert not task.kept
+
+
+@pytest.mark.protocol(11)
+def test_outages_of_the_api_count_in_a_row_only(task: ShardTask) -> None:
+    task.cluster.fail(500, n=1_000, method="POST")
+    delays = [getattr(task.run(), "delay_s", 0) for _ in range(3)]
+    task.cluster.faults.clear()
+    task.cluster.fate = lambda pod: pod.end(75)
+    task.run()
+    task.cluster.fail(500, n=1_000, method="POST")
+    again = task.run()
+    assert isinstance(again, TryAgain)
+    assert again.delay_s < delays[-1]
+
+
+@pytest.mark.parametrize("clock_s", [-600.0, 600.0])
+def test_a_clock_that_differs_from_the_cluster_s_costs_no_draining_pod(
+    task: ShardTask, clock_s: float
+) -> None:
+    def fate(pod: FakePod) -> None:
+        pod.run(started=ago(100 - clock_s))
+        pod.delete(at=ago(-30 - clock_s))
+
+    task.cluster.fate, task.cluster.clock_s = fate, clock_s
+    deferral = task.start()
+    (pod,) = task.cluster.created
+    task.cluster.on_look = lambda looks: pod.end(75) if looks == 3 else None
+    event = task.watch(deferral)
+    assert event["stop"] == "ended"
+    with pytest.raises(TryAgain, match="drained"):
+        task.go_on(event)
 
 
 @pytest.mark.parametrize("fault", [0, 429, 500, 503])
@@ -519,6 +608,70 @@ def test_two_tasks_of_one_shard_that_start_at_once_share_a_pod(task: ShardTask) 
     assert len(task.cluster.created) == 1
     first.on_kill()
     task.cluster.pods.clear()
+
+
+def test_after_a_wave_was_cleared_nobody_takes_the_pod_of_another_shard(
+    tmp_path: Path, task: ShardTask
+) -> None:
+    """Cleared, the wave maps over what is left: the same map index means another shard."""
+    store, plan = gpu_job(tmp_path, shard=2, store=task.store)
+    first = ShardTask(store, plan, task.cluster, number=0)
+    task.cluster.fate = lambda pod: pod.run()
+    first.start()
+    (draining,) = task.cluster.created
+    second = ShardTask(store, plan, task.cluster, number=1)
+    task.cluster.fate = second.answer
+    assert second.run() is None
+    assert draining.name in task.cluster.pods
+    assert not first.attempts()
+    draining.vanish()
+
+
+def test_a_shard_whose_map_index_changed_goes_on_with_its_own_pod(task: ShardTask) -> None:
+    task.cluster.fate = lambda pod: pod.run()
+    task.start()
+    task.ti.map_index = 7
+    deferral = task.start()
+    (pod,) = task.cluster.created
+    task.answer(pod)
+    task.resume(deferral)
+
+
+def test_two_deployments_in_one_namespace_leave_each_other_s_pods_alone(
+    tmp_path: Path, task: ShardTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same job over the same corpus has the same id, wave and map index in both."""
+    task.cluster.fate = lambda pod: pod.run()
+    ours = task.start()
+    (pod,) = task.cluster.created
+    assert task.store.folder is not None
+    shutil.copytree(task.store.folder, tmp_path / "there" / "root")
+    there = make_store(tmp_path / "there")
+    monkeypatch.setenv("SHARDLINE_ROOT", there.uri)
+    theirs = ShardTask(there, task.plan, task.cluster)
+    task.cluster.fate = theirs.answer
+    assert theirs.run() is None
+    assert list(task.cluster.pods) == [pod.name]
+    monkeypatch.setenv("SHARDLINE_ROOT", task.store.uri)
+    task.answer(pod)
+    task.resume(ours)
+
+
+def test_a_pod_of_the_same_name_that_another_task_sent_is_not_deleted(task: ShardTask) -> None:
+    task.cluster.fate = lambda pod: pod.run()
+    deferral = task.start()
+    (mine,) = task.cluster.created
+    task.cluster.on_look = lambda looks: mine.vanish() if looks == 2 else None
+    event = task.watch(deferral)
+    task.ti.try_number += 1
+    other = task.start()
+    later = task.cluster.created[-1]
+    assert later.name == mine.name
+    with pytest.raises(TryAgain, match="deleted"):
+        task.go_on(event)
+    assert later.name in task.cluster.pods
+    task.answer(later)
+    task.resume(other)
 
 
 def test_a_task_told_to_stop_deletes_its_pod_and_lets_it_go(task: ShardTask) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
+from shardline.errors import StoreUnavailable
 from shardline.runners.gpu.outcomes import Patience
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.pod_trigger import _ENDING, ShardPodTrigger
@@ -26,7 +28,12 @@ def server() -> Iterator[FakeKubernetes]:
 @pytest.fixture
 def pod(server: FakeKubernetes) -> Iterator[FakePod]:
     body = {
-        "metadata": {"name": "pod-1", "labels": {}, "finalizers": ["shardline/keep"]},
+        "metadata": {
+            "name": "pod-1",
+            "uid": "uid-1",
+            "labels": {},
+            "finalizers": ["shardline/keep"],
+        },
         "spec": {"containers": [{"name": "base", "env": []}]},
         "status": {"phase": "Pending"},
     }
@@ -52,6 +59,7 @@ def trigger(
         poll_interval=0.01,
         progress="jobs/j/progress/s~a.json",
         attempt="a",
+        uid="uid-1",
         patience=vars(Patience()),
     )
 
@@ -112,6 +120,17 @@ def test_a_pod_that_is_gone_already_hinders_nothing(trigger: ShardPodTrigger, po
     ask(trigger, TaskInstanceState.FAILED)
 
 
+def test_another_pod_of_the_same_name_is_neither_watched_nor_deleted(
+    trigger: ShardPodTrigger, pod: FakePod
+) -> None:
+    pod.object["metadata"]["uid"] = "uid-2"
+    assert asyncio.run(first(trigger))["stop"] == "gone"
+    trigger._fired_event = False
+    ask(trigger, TaskInstanceState.FAILED)
+    assert pod.object["metadata"]["finalizers"]
+    assert "deletionTimestamp" not in pod.object["metadata"]
+
+
 def test_a_trigger_that_has_fired_deletes_nothing(trigger: ShardPodTrigger, pod: FakePod) -> None:
     pod.end(0)
     event = asyncio.run(first(trigger))
@@ -139,6 +158,29 @@ def test_what_was_seen_last_of_a_pod_that_goes_is_told(
     event = asyncio.run(first(trigger))
     assert event["stop"] == "gone"
     assert event["facts"]["started_at"] is not None
+
+
+def test_a_store_that_hangs_hides_no_end_of_a_pod(
+    trigger: ShardPodTrigger, pod: FakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def hang(_: object) -> None:
+        answers.wait(60)
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr("shardline_airflow.pod_trigger.open_root", hang)
+    trigger.patience["stale_s"] = 0.0  # whoever is not heard would be given up
+    pod.api.looks = 0
+
+    def on_look(looks: int) -> None:
+        if looks == 5:
+            pod.end(75)
+            answers.set()
+
+    pod.api.on_look = on_look
+    event = asyncio.run(first(trigger))
+    assert (event["stop"], event["facts"]["exit_code"]) == ("ended", 75)
 
 
 def test_a_call_is_repeated_for_longer_than_a_control_plane_restarts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kubernetes import client
 
+from shardline.runners.gpu.errand import store_labels
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.reaper import reap
 from tests.kubernetes_api import FakeKubernetes, FakePod, fake_kubernetes
@@ -11,12 +12,20 @@ from tests.kubernetes_api import FakeKubernetes, FakePod, fake_kubernetes
 RUN = "ticket-triage-" + "long-" * 12 + "0123abcd-w0-g1"
 
 
-def put(server: FakeKubernetes, name: str, run_id: str) -> FakePod:
+ROOT = "s3://lake/shardline"
+
+
+def put(server: FakeKubernetes, name: str, run_id: str, root: str = ROOT) -> FakePod:
     from airflow.providers.cncf.kubernetes.pod_generator import make_safe_label_value
 
-    labels = {"dag_id": "infer_on_gpu", "run_id": make_safe_label_value(run_id)}
+    run = {"dag_id": "infer_on_gpu", "run_id": make_safe_label_value(run_id)}
     body = {
-        "metadata": {"name": name, "labels": labels, "finalizers": ["shardline/keep"]},
+        "metadata": {
+            "name": name,
+            "uid": f"uid of {name}",
+            "labels": run | store_labels(root),
+            "finalizers": ["shardline/keep"],
+        },
         "spec": {"containers": [{"name": "base"}]},
         "status": {"phase": "Pending"},
     }
@@ -29,8 +38,9 @@ def test_living_and_ended_pods_of_the_wave_are_removed_and_those_of_others_stay(
         put(server, "alive", RUN).run()
         put(server, "ended", RUN).end(75)
         put(server, "other", RUN.replace("w0", "w1")).run()
+        put(server, "of another Airflow", RUN, root="s3://lake/staging").run()
         configuration = client.Configuration(host=f"http://127.0.0.1:{server.port}")
         api = PodApi(client.CoreV1Api(client.ApiClient(configuration)), "shardline")
-        assert reap(api, "infer_on_gpu", RUN) == 2
-        assert set(server.pods) == {"other"}
-        assert reap(api, "infer_on_gpu", RUN) == 0
+        assert reap(api, ROOT, "infer_on_gpu", RUN) == 2
+        assert set(server.pods) == {"other", "of another Airflow"}
+        assert reap(api, ROOT, "infer_on_gpu", RUN) == 0

@@ -6,12 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from shardline.errors import WrongInput
+from shardline.results.open_replay import open_replay
 from shardline.results.settle import settle_shards
+from shardline.results.wish import Wish
 from shardline.store import Store
 from shardline_airflow import stages
 from shardline_airflow.infer_operator import say_done_before
 from shardline_airflow.retries import GivenUp
-from tests.results.answers import answer_all, error, publish_unseen, put_attempt, result, small_job
+from tests.results.answers import (
+    NOW,
+    answer_all,
+    error,
+    publish_unseen,
+    put_attempt,
+    result,
+    small_job,
+)
 
 pytestmark = pytest.mark.protocol(19)
 
@@ -62,6 +73,18 @@ def test_a_second_wish_is_refused_with_one_line(root: Path) -> None:
     stages.open_replay({"job": "test-job"}, RUN)
     with pytest.raises(GivenUp, match="another replay is open"):
         stages.open_replay({"job": "test-job", "max_tokens": 9}, f"{RUN}-2")
+
+
+def test_a_replay_in_pods_of_a_job_that_ran_in_none_gets_the_image_of_today(root: Path) -> None:
+    store, plan = small_job(root, ROWS)
+    answer_all(store, plan, error)
+    publish_unseen(store, plan)
+    in_pods = Wish((), {"run_on": "gpu", "gpu.model": "stub", "gpu.engine": "stub"})
+    with pytest.raises(WrongInput, match="SHARDLINE_WORKER_IMAGE"):
+        open_replay(store, plan, in_pods, now=NOW)
+    found = open_replay(store, plan, in_pods, now=NOW, worker_image="worker:1")
+    assert found is not None
+    assert found.worker_image == "worker:1"
 
 
 @pytest.mark.protocol(21)

@@ -16,11 +16,19 @@ from shardline.plan import Plan, timestamp
 from shardline.reasons import ExitCode
 from shardline.rows import Attempt
 from shardline.runners.generations import cancel_generation
+from shardline.runners.pool import PoolWatch
 from shardline.runners.waves import FIRST_WAVE, WAVE, Wave, plan_waves, unfinished_waves
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.store import Store
 from shardline_airflow.runs import DagRuns
-from shardline_airflow.wave_operator import LOCAL_SLOTS, Place, Watch, done_numbers, place_of
+from shardline_airflow.wave_operator import (
+    LOCAL_SLOTS,
+    Place,
+    Watch,
+    done_numbers,
+    place_of,
+    wait_for_waves,
+)
 from tests.factories import make_job, make_rows
 from tests.results.answers import ATTEMPT, answer_shard, error, small_job
 
@@ -37,6 +45,9 @@ class Runs(DagRuns):
         self._waiting: dict[str, Mapping[str, Any]] = {}
         self._states: dict[str, dict[int, str]] = {}
         self.asked: list[str] = []
+        self.cleared: dict[str, Mapping[int, Work]] = {}
+        self._looks_left: dict[str, int] = {}
+        self.in_pool = 0
 
     def open(self, run_id: str, conf: Mapping[str, Any]) -> bool:
         if run_id in self.opened:
@@ -46,12 +57,25 @@ class Runs(DagRuns):
         return True
 
     def count_living(self, run_ids: Sequence[str]) -> int:
-        living = len(set(run_ids) & set(self._waiting))
+        living = len(set(run_ids) & (set(self._waiting) | set(self._looks_left)))
+        for run_id in set(run_ids) & set(self._looks_left):
+            self._looks_left[run_id] -= 1
+            if not self._looks_left[run_id]:
+                del self._looks_left[run_id]
+                self._states[run_id] |= {n: work(n) for n, work in self.cleared[run_id].items()}
         for run_id in run_ids:
             if conf := self._waiting.pop(run_id, None):
                 numbers = range(conf["lo"], conf["hi"])
                 self._states[run_id] = {n: self.work(n) for n in numbers}
         return living
+
+    def clear(self, run_id: str, work: Mapping[int, Work]) -> None:
+        """These shards of an ended wave run again; the run lives for two looks at least."""
+        self.cleared[run_id] = work
+        self._looks_left[run_id] = 2
+
+    def count_tasks(self, task_id: str, states: Sequence[str]) -> int:
+        return self.in_pool if "deferred" in states else 0
 
     def is_paused(self) -> bool:
         return False
@@ -188,6 +212,50 @@ def test_a_task_marked_as_failed_whose_shard_is_done_is_not_dead(tmp_path: Path)
     assert job.run(marked) == ["-w0-g1", "-w1-g1"]
 
 
+@pytest.mark.protocol(15, 21)
+def test_a_shard_that_is_cleared_in_a_wave_that_had_ended_is_waited_for(tmp_path: Path) -> None:
+    """Whoever clears it makes its wave's run live again: settling would seal the shard meanwhile."""
+    job = Job(tmp_path, FIRST_WAVE + 3, max_dead=1)
+    runs, watch = job.watch(lambda n: job.dead(n) if n == 2 else job.done(n))
+    first = f"{job.plan.job_id}-w0-g1"
+
+    def clear_in_the_second_wave(_: float) -> None:
+        if len(runs.opened) == 2 and first not in runs.cleared:
+            runs.clear(first, {2: job.done})
+
+    watch.pause = clear_in_the_second_wave
+    watch.run(plan_waves(FIRST_WAVE + 3))
+    assert len(done_numbers(job.store, job.plan, job.shards)) == FIRST_WAVE + 3
+
+
+def test_a_pool_that_is_larger_than_the_setting_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+    runs, watch = job.watch(job.done)
+    watch.slots, watch.pool, runs.in_pool = 2, PoolWatch("gpu", 2), 5
+    watch.run(plan_waves(FIRST_WAVE + 3))
+    assert caplog.text.count("5 pods at once, and the setting says 2: the pool gpu") == 1
+
+
+@pytest.mark.protocol(15)
+def test_nothing_is_settled_while_a_wave_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+    monkeypatch.setenv("SHARDLINE_ROOT", job.store.uri)
+    runs, _ = job.watch(job.done)
+    run_id = f"{job.plan.job_id}-w1-g2"
+    runs._states[run_id] = {}
+    runs.clear(run_id, {FIRST_WAVE: job.done})
+    monkeypatch.setattr("shardline_airflow.wave_operator.DagRuns", lambda dag_id: runs)
+    waited: list[float] = []
+    wait_for_waves(job.plan.job_id, 2, pause=waited.append)
+    assert len(waited) == 2
+    wait_for_waves(job.plan.job_id, 2, pause=waited.append)
+    assert len(waited) == 2
+
+
 def test_a_wave_is_at_most_as_large_as_airflow_maps() -> None:
     assert max(len(w.numbers) for w in plan_waves(5_000)) == WAVE
 
@@ -196,10 +264,10 @@ def test_a_wave_is_at_most_as_large_as_airflow_maps() -> None:
     ("fields", "place"),
     [
         ({}, Place("infer_locally", LOCAL_SLOTS)),
-        ({"run_on": "gpu", "gpu": {"model": "m"}}, Place("infer_on_gpu", 40)),
+        ({"run_on": "gpu", "gpu": {"model": "m"}}, Place("infer_on_gpu", 40, "gpu")),
         (
             {"run_on": "gpu", "gpu": {"model": "m", "queue": "short"}},
-            Place("infer_on_gpu_short", 4),
+            Place("infer_on_gpu_short", 4, "gpu_short"),
         ),
     ],
 )

@@ -77,6 +77,18 @@ def test_a_drain_ends_by_its_budget_whatever_the_engine_does(tmp_path: Path) -> 
     assert worker.wait() == 75
 
 
+@pytest.mark.protocol(10, 12)
+def test_a_drain_waits_for_no_known_good_request_and_judges_nobody(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, [*ROWS[:20], "x [stub:die]"], local=engine(latency_s=3))
+    worker = prepared.start(env={"SHARDLINE_STALL_S": "60", "SHARDLINE_DRAIN_S": "1"})
+    worker.read_until("engine is up")
+    worker.read_until("engine is up")  # and now it is to do a known-good request
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 75
+    (record,) = prepared.attempts()
+    assert (record.end, record.convictions) == (AttemptEnd.DRAINED, [])
+
+
 @pytest.mark.protocol(11, 12)
 def test_a_drain_into_a_store_that_is_gone_exits_69_by_its_budget(tmp_path: Path) -> None:
     prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.02))

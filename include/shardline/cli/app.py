@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,8 +135,10 @@ def plan(
     Example: `shardline plan include/jobs/review_sentiment.yaml`
     """
     from shardline.cli.plan_job import show_estimate, show_exact
+    from shardline.runners.gpu.check import check_gpu_job
 
     job, settings = _load(job_file, sets), _settings()
+    check_gpu_job(job, str(root or settings.root), os.environ)
     if exact:
         store = _store(root)
         show_exact(store, _plan(job, store, partition), _screen(), as_json=as_json)

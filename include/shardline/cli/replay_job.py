@@ -11,6 +11,7 @@ from shardline.plan import read_plan
 from shardline.results.merge import read_merge_report
 from shardline.results.open_replay import abandon_replay, open_replay
 from shardline.results.publish import current_publication
+from shardline.settings import Settings
 
 if TYPE_CHECKING:
     from shardline.cli.screen import Screen
@@ -25,7 +26,8 @@ def replay_job(store: Store, plan: Plan, wish: Wish, screen: Screen, *, workers:
     Raises:
         ShardlineError: it is refused, or a stage said no.
     """
-    found = open_replay(store, plan, wish, now=datetime.now(UTC))
+    image = Settings().worker_image
+    found = open_replay(store, plan, wish, now=datetime.now(UTC), worker_image=image)
     if found is None:
         screen.say(_say_nothing_to_do(store, plan))
         return

@@ -17,6 +17,7 @@ import msgspec
 
 from shardline import __version__
 from shardline.errors import JobNotReady, ReplayRefused
+from shardline.images import pin_image
 from shardline.job import JobFile
 from shardline.layout import NO_PARTITION, replay_id
 from shardline.models import pin_model
@@ -37,15 +38,22 @@ log = logging.getLogger(__name__)
 
 
 def open_replay(
-    store: Store, plan: Plan, wish: Wish, *, now: datetime, opened_by: str = ""
+    store: Store,
+    plan: Plan,
+    wish: Wish,
+    *,
+    now: datetime,
+    opened_by: str = "",
+    worker_image: str | None = None,
 ) -> Plan | None:
     """The replay of a job (or of a replay's parent) that this wish means; None: nothing to replay.
 
     Args:
         opened_by: a name of the run that asks; the same run gets the same replay for ever.
+        worker_image: of the deployment, for a replay in pods of a job that ran in none.
 
     Raises:
-        WrongInput: an unknown reason. JobFileError: a field that a replay cannot change.
+        WrongInput: an unknown reason; a replay in pods without an image for them. JobFileError: a field that a replay cannot change.
         ReplayRefused: another replay is open, this one was given up, another job is current, or
             what it needs is gone.
         JobNotReady: nothing of the job is published.
@@ -64,7 +72,9 @@ def open_replay(
     if not _is_something_left(store, base, reasons):
         return None
     _check_kept(store, parent)
-    made = _plan(parent, base, job, len(known) + 1, reasons, wish, now, opened_by)
+    image = parent.worker_image if job.run_on == "gpu" else None
+    image = image or pin_image(job, worker_image)
+    made = _plan(parent, base, job, image, len(known) + 1, reasons, wish, now, opened_by)
     content = encode_plan(made)
     if store.put_once(parent.layout.replay(len(known) + 1), content) is Put.TAKEN:
         winner = list_replays(store, parent)[len(known)]
@@ -181,6 +191,7 @@ def _plan(
     parent: Plan,
     base: Plan,
     job: JobFile,
+    image: str | None,
     n: int,
     reasons: list[str],
     wish: Wish,
@@ -197,6 +208,7 @@ def _plan(
         planned_at=timestamp(now),
         model_commit=parent.model_commit if is_same_model else pin_model(job.engine),
         version=__version__,
+        worker_image=image,
         replay=Replay(
             parent=parent.job_id,
             n=n,

@@ -11,6 +11,7 @@ import logging
 from shardline.engines import engine_maker, known_good
 from shardline.engines.answers import make_line
 from shardline.engines.base import Answer, Engine, EngineDied, EngineWontStart, RequestRefused
+from shardline.interruptible import unless
 from shardline.isolation import Batch, Down, Isolation, Stage
 from shardline.shard_file import Row, Shard
 from shardline.worker.ahead import WorkAhead
@@ -76,21 +77,16 @@ class Driver:
 
     async def _start(self) -> bool:
         """Bring the engine up; False when we were told to stop first."""
-        starting = asyncio.ensure_future(self.engine.start())
-        told = asyncio.ensure_future(self._desk.stop.draining.wait())
         limit_s = self._desk.settings.engine_start_s
-        await asyncio.wait({starting, told}, timeout=limit_s, return_when="FIRST_COMPLETED")
-        told.cancel()
-        if starting.done():
-            starting.result()
+        try:
+            is_up = await unless(self._desk.stop.draining, self.engine.start(), limit_s)
+        except TimeoutError as error:
+            raise EngineWontStart(f"not up after {limit_s:.0f} s") from error
+        if is_up:
             self._desk.clock.switch("useful")
             log.info("shard %s: engine is up", self._shard.name)
             await self._journal.say("running")
-            return True
-        starting.cancel()
-        if not self._desk.stop.draining.is_set():
-            raise EngineWontStart(f"not up after {limit_s:.0f} s")
-        return False
+        return is_up
 
     async def _feed(self, batch: Batch) -> EngineDown | None:
         desk, engine, is_open = self._desk, self.engine, batch.stage in (Stage.FIRST, Stage.OPEN)
@@ -140,17 +136,20 @@ class Driver:
 
     async def _probe(self) -> None:
         """A known-good request must pass before anybody is convicted (PROTOCOL 10)."""
+        told, limit_s = self._desk.stop.draining, self._desk.settings.stall_s
         try:
-            async with asyncio.timeout(self._desk.settings.stall_s):
-                (prepared,) = await asyncio.to_thread(self.engine.prepare, [self._good])
-                if isinstance(prepared, RequestRefused):
-                    raise prepared
-                await self.engine.generate("known-good", prepared)
+            is_good = await unless(told, self._do_known_good(), limit_s)
         except (EngineDied, RequestRefused, TimeoutError) as error:
             kind = type(error).__name__
             raise EngineWontStart(f"it cannot do a known-good request ({kind})") from error
-        if self._isolation.has_accused:
+        if is_good and self._isolation.has_accused:
             await self._judge()
+
+    async def _do_known_good(self) -> None:
+        (prepared,) = await asyncio.to_thread(self.engine.prepare, [self._good])
+        if isinstance(prepared, RequestRefused):
+            raise prepared
+        await self.engine.generate("known-good", prepared)
 
     async def _judge(self) -> None:
         self._fruitless = 0

@@ -46,7 +46,19 @@ LIMITS = Patience()
         (ended(137), PodOutcome.UNKNOWN),
         (ended(1), PodOutcome.UNKNOWN),
         (ended(128, "StartError"), PodOutcome.WONT_START),
-        (read_facts(make_pod("Failed", reason="UnexpectedAdmissionError")), PodOutcome.EVICTED),
+        (
+            read_facts(make_pod("Failed", reason="UnexpectedAdmissionError")),
+            PodOutcome.NODE_REFUSED,
+        ),
+        (read_facts(make_pod("Failed", reason="OutOfnvidia.com/gpu")), PodOutcome.NODE_REFUSED),
+        (
+            read_facts(make_pod("Failed", DisruptionTarget=("True", "DeletionByPodGC", 9))),
+            PodOutcome.NODE_LOST,
+        ),
+        # taken away while its image was pulled
+        (ended(137, "ContainerStatusUnknown", deleted=20), PodOutcome.DELETED),
+        (ended(137, "ContainerStatusUnknown", DisruptionTarget=EVICTED), PodOutcome.EVICTED),
+        (ended(137, "ContainerStatusUnknown", reason="Evicted"), PodOutcome.STORAGE_EXCEEDED),
         (read_facts(make_pod("Succeeded")), PodOutcome.DONE),
     ],
 )
@@ -103,7 +115,15 @@ def test_a_healthy_node_is_believed_for_an_hour_without_a_word_from_the_worker()
 
 
 def test_a_pod_that_is_told_to_go_before_it_ran_is_waited_for() -> None:
-    assert look(pending(deleted=20, PodScheduled=("False", "x", 1)), at(60), None, LIMITS) is None
+    assert look(pending(deleted=20, PodScheduled=("True", None, 1)), at(60), None, LIMITS) is None
+
+
+def test_a_pod_that_is_told_to_go_before_it_has_a_machine_was_deleted_and_lost_no_node() -> None:
+    """Its finalizer keeps it there for ever."""
+    pod = make_pod("Pending", deleted=20, PodScheduled=("False", "Unschedulable", 1))
+    del pod["spec"]["nodeName"]
+    assert look(read_facts(pod), at(21), None, LIMITS) is Stop.GONE
+    assert classify(read_facts(pod), Stop.GONE) is PodOutcome.DELETED
 
 
 def test_waiting_for_a_machine_has_an_end() -> None:
@@ -161,7 +181,8 @@ def test_an_api_that_made_no_pod_says_why(status: int, reason: str, outcome: Pod
 
 
 def test_a_namespace_without_room_is_told_from_missing_rights() -> None:
-    assert classify_refusal(403, "Forbidden", may_create=True) is PodOutcome.OVER_QUOTA
+    assert classify_refusal(403, "Forbidden", is_over_quota=True) is PodOutcome.OVER_QUOTA
+    assert classify_refusal(403, "Forbidden") is PodOutcome.REFUSED
     assert PodOutcome.OVER_QUOTA.charge is Charge.FREE
 
 

@@ -14,7 +14,7 @@ from shardline.runners.gpu.cloud import Cloud, read_cloud
 from shardline.runners.gpu.container import count_gpus
 from shardline.runners.gpu.errand import FINALIZER, Errand, label_value
 from shardline.runners.gpu.history import Lessons
-from shardline.runners.gpu.pod import build_pod, check_block
+from shardline.runners.gpu.pod import build_pod
 from shardline.runners.gpu.settings import GpuSettings
 
 CLOUDS = GpuSettings().clouds_file
@@ -29,7 +29,6 @@ def make_errand(**fields: Any) -> Errand:
         "generation": 2,
         "attempt": "01901234-0000-7000-8000-000000000000",
         "number": 1,
-        "owner": "infer_on_gpu ticket-triage-2026-11-28-0123abcd-w0-g2 3",
     }
     return Errand(**{**given, **fields})
 
@@ -222,7 +221,15 @@ def test_models_and_compiled_kernels_are_kept_where_the_deployment_says(
 ) -> None:
     (found,) = [v for v in spec(cache=cache)["volumes"] if v["name"] == "cache"]
     assert found == {"name": "cache", **volume}
-    for name in ("SHARDLINE_MODEL_CACHE", "HF_HOME", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"):
+    for name in (
+        "SHARDLINE_MODEL_CACHE",
+        "HF_HOME",
+        "VLLM_CACHE_ROOT",
+        "TRITON_CACHE_DIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "FLASHINFER_WORKSPACE_BASE",
+        "CUDA_CACHE_PATH",
+    ):
         assert env()[name].startswith("/cache/")
 
 
@@ -258,7 +265,7 @@ def test_a_pod_has_an_end_whatever_happens_to_who_sent_it() -> None:
 def test_who_sends_the_same_pod_twice_names_it_alike_and_nobody_else_does() -> None:
     name = make_errand().pod_name
     assert make_errand(attempt="another").pod_name == name
-    for other in ({"number": 2}, {"generation": 3}, {"root": "s3://other"}, {"owner": "x"}):
+    for other in ({"number": 2}, {"generation": 3}, {"root": "s3://other"}, {"job_id": "x"}):
         assert make_errand(**other).pod_name != name
     assert len(name) <= 63
 
@@ -270,11 +277,9 @@ def test_a_label_s_value_is_never_too_long_and_stays_its_own() -> None:
     assert label_value(long) != label_value(long + "x")
 
 
-def test_what_would_refuse_every_pod_is_found_in_the_plan() -> None:
-    check_block(GpuBlock(model="m", accelerator="l4"), GpuSettings(cloud="gke"))
-    with pytest.raises(NotAllowed, match=r"gpu\.accelerator"):
-        check_block(GpuBlock(model="m", accelerator="b200"), GpuSettings(cloud="gke"))
-    with pytest.raises(WrongInput, match="no block nowhere"):
-        check_block(GpuBlock(model="m"), GpuSettings(cloud="nowhere"))
-    with pytest.raises(WrongInput, match="tensor_parallel_size"):
-        check_block(GpuBlock(model="m", engine_args={"tensor_parallel_size": 0}), GpuSettings())
+def test_a_value_of_our_environment_is_passed_on_as_it_is() -> None:
+    """Kubernetes replaces $(NAME), and halves $$."""
+    given = {"A": "p$$w$(HOME)", "B": ""}
+    found = env(own_env=given, worker_env=("A", "B", "C"))
+    assert found["A"] == "p$$$$w$$(HOME)"
+    assert not {"B", "C"} & found.keys()

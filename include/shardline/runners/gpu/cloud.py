@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from shardline.errors import NotAllowed, WrongInput
+
+_OURS = frozenset({"SHARDLINE_DRAIN_S", "SHARDLINE_LIVENESS_FILE", "SHARDLINE_MAX_NUM_SEQS"})
+"""Other fields of the pod hang on these: its grace period, its liveness probe."""
+
+
+class Toleration(BaseModel):
+    """What the API would refuse every pod for is refused here."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str | None = None
+    operator: Literal["Equal", "Exists"] | None = None
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    tolerationSeconds: int | None = None  # noqa: N815 - Kubernetes' own name
 
 
 class Cloud(BaseModel):
@@ -18,16 +33,36 @@ class Cloud(BaseModel):
 
     drain_s: float = Field(default=25, gt=0)
     node_selector: dict[str, str] = {}
-    tolerations: tuple[dict[str, Any], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
     annotations: dict[str, str] = {}
     accelerators: dict[str, dict[str, str]] = {}
-    priority_classes: dict[str, str] = {}
+    priority_classes: dict[Literal["short", "long"], str] = {}
     """Queue of a job (short, long) → PriorityClass."""
     runtime_class: str | None = None
     command: tuple[str, ...] = ("python3", "-m", "shardline.worker")
     env: dict[str, str] = {}
     volumes: tuple[dict[str, Any], ...] = ()
     mounts: tuple[dict[str, Any], ...] = ()
+
+    @field_validator("env")
+    @classmethod
+    def _is_theirs(cls, value: dict[str, str]) -> dict[str, str]:
+        if ours := sorted(_OURS.intersection(value)):
+            raise ValueError(f"{ours[0]} is set from other fields of the deployment")
+        return value
+
+    @model_validator(mode="after")
+    def _has_volumes(self) -> Cloud:
+        names = {volume.get("name") for volume in self.volumes}
+        for mount in self.mounts:
+            if not mount.get("mountPath") or mount.get("name") not in names:
+                raise ValueError(f"mounts: expected the name of a volume and a mountPath: {mount}")
+        return self
+
+    def has_folder(self, folder: Path) -> bool:
+        """Whether pods see a folder of this machine, at its own place."""
+        mounted = (PurePosixPath(mount["mountPath"]) for mount in self.mounts)
+        return any(folder.is_relative_to(path) for path in mounted)
 
     def labels_of(self, accelerator: str | None) -> dict[str, str]:
         """The node labels that mean an accelerator.

@@ -96,7 +96,10 @@ def _env(
         "VLLM_CACHE_ROOT": f"{_CACHE}/vllm",
         "TRITON_CACHE_DIR": f"{_CACHE}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{_CACHE}/inductor",
-        **{name: own_env[name] for name in settings.worker_env if name in own_env},
+        "FLASHINFER_WORKSPACE_BASE": f"{_CACHE}/flashinfer",
+        "CUDA_CACHE_PATH": f"{_CACHE}/cuda",
+        # Kubernetes replaces $(NAME) and $$ in values; these are meant as they are. An empty one is unset
+        **{name: v.replace("$", "$$") for name in settings.worker_env if (v := own_env.get(name))},
         **cloud.env,
     }
     if lessons.max_num_seqs is not None:

@@ -6,6 +6,8 @@ What Kubernetes writes is stranger than its documentation, so the order of the r
 * A container that is killed for its memory may end with 137, or with 70 when only its engine was.
 * `Evicted` with the condition DisruptionTarget is the node in need; without it, the pod's own disk.
 * A plain delete sets no condition, only `deletionTimestamp`.
+* A pod that is taken away while its image is pulled ends like one that nobody knows of any more:
+  137, ContainerStatusUnknown. Who took it away stands beside it.
 * A pod on a node that is lost stays Running for ever: somebody must stop waiting for it.
 """
 
@@ -80,6 +82,8 @@ def look(
         return Stop.GONE
     if facts.has_ended:
         return Stop.ENDED
+    if facts.deleted_at and facts.node is None:  # it never had a machine, and will not get one
+        return Stop.GONE
     if _is_over(facts.deleted_at, now, patience.deleted_s):
         return Stop.LOST
     if facts.is_running:
@@ -140,16 +144,17 @@ _BEFORE_RUNNING = {
 }
 
 
-def classify_refusal(status: int, reason: str = "", may_create: bool = False) -> PodOutcome:
+def classify_refusal(status: int, reason: str = "", is_over_quota: bool = False) -> PodOutcome:
     """What it means that the API did not make the pod.
 
     Args:
         status: of the HTTP answer; 0 when there was none.
         reason: of the Status object in it, a word of Kubernetes' own closed list.
-        may_create: whether we have the right to make pods. Missing rights and a quota that is used up
-            have the same answer, and only the second heals by itself.
+        is_over_quota: whether a quota of the namespace is used up. Missing rights, a policy, a missing
+            account or priority class and a full quota have the same answer, and only the last heals
+            by itself.
     """
-    if status == 403 and may_create:
+    if status == 403 and is_over_quota:
         return PodOutcome.OVER_QUOTA
     if status in (400, 405, 413, 415, 422) or reason == "Invalid":
         return PodOutcome.WRONG_MANIFEST
@@ -170,15 +175,17 @@ def _classify_ended(facts: PodFacts) -> PodOutcome:
         return PodOutcome.OOM_KILLED
     if facts.terminated_reason in ("StartError", "ContainerCannotRun"):
         return PodOutcome.WONT_START
-    if facts.terminated_reason == "ContainerStatusUnknown":
-        return PodOutcome.NODE_LOST
     if code == ExitCode.ENGINE_FAILED:
         return PodOutcome.ENGINE_FAILED
     if facts.phase == "Succeeded":
         return PodOutcome.DONE
     if taken := _taken_away(facts):
         return taken
-    if code is None or code in ASKED_TO_STOP:  # a node refused it, or is shutting down
+    if facts.terminated_reason == "ContainerStatusUnknown":
+        return PodOutcome.NODE_LOST
+    if code is None and facts.started_at is None:
+        return PodOutcome.NODE_REFUSED
+    if code is None or code in ASKED_TO_STOP:  # its node is shutting down
         return PodOutcome.EVICTED
     return PodOutcome.UNKNOWN
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardline.job_blocks import GpuBlock
-from shardline.runners.gpu.cloud import Cloud, read_cloud
-from shardline.runners.gpu.container import count_gpus, make_container, make_volumes, named
+from shardline.runners.gpu.cloud import Cloud
+from shardline.runners.gpu.container import make_container, make_volumes, named
 from shardline.runners.gpu.errand import FINALIZER, JOB, Errand, label_value, labels_of
 from shardline.runners.gpu.history import Lessons
 from shardline.runners.gpu.settings import GpuSettings
@@ -47,7 +47,10 @@ def build_pod(
         "runtimeClassName": cloud.runtime_class,
         "imagePullSecrets": named(settings.image_pull_secret),
         "nodeSelector": {**cloud.node_selector, **cloud.labels_of(block.accelerator)},
-        "tolerations": [*cloud.tolerations, *_short_tolerations(settings.unreachable_s)],
+        "tolerations": [
+            *(toleration.model_dump(exclude_none=True) for toleration in cloud.tolerations),
+            *_short_tolerations(settings.unreachable_s),
+        ],
         "affinity": _affinity(lessons.avoid_nodes),
         "topologySpreadConstraints": [_spread(errand.job_id)],
         "securityContext": _pod_security(settings.user),
@@ -66,17 +69,6 @@ def build_pod(
         },
         "spec": _without_nothing(spec),
     }
-
-
-def check_block(block: GpuBlock, settings: GpuSettings) -> None:
-    """Find in the plan what would refuse every pod.
-
-    Raises:
-        WrongInput: the values file, or an engine argument, is wrong.
-        NotAllowed: an accelerator that this deployment does not have.
-    """
-    read_cloud(settings.clouds_file, settings.cloud).labels_of(block.accelerator)
-    count_gpus(block.engine_args)
 
 
 def _short_tolerations(unreachable_s: int) -> list[dict[str, Any]]:

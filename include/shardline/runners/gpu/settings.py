@@ -6,15 +6,39 @@ differs between clouds stands in one values file (`cloud`).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from shardline.errors import WrongInput
 from shardline.runners.gpu.outcomes import Patience
+from shardline.runners.gpu.quantity import parse_quantity
 
 _PROJECT = Path(__file__).resolve().parents[4]
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_RESOURCE = re.compile(rf"{_NAME.pattern}/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?")
+_SECRETS = frozenset({"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN"})
+
+
+def _amount(text: str) -> str:
+    if not parse_quantity(text):
+        raise ValueError("expected more than 0")
+    return text
+
+
+def _name(text: str) -> str:
+    if text and not (_NAME.fullmatch(text) and len(text) <= 253):
+        raise ValueError(
+            f"expected a name of Kubernetes: small letters, digits, - and ., found {text!r}"
+        )
+    return text
+
+
+Quantity = Annotated[str, AfterValidator(_amount)]
+Name = Annotated[str, AfterValidator(_name)]
 
 
 class GpuSettings(BaseSettings):
@@ -27,27 +51,29 @@ class GpuSettings(BaseSettings):
         description="Airflow's connection to the cluster; without it the pod's own account, or "
         "KUBECONFIG.",
     )
-    namespace: str = Field(default="shardline", description="Where the pods run.")
+    namespace: Name = Field(
+        default="shardline", min_length=1, max_length=63, description="Where the pods run."
+    )
     root: str = Field(
         default="",
         description="The store as pods reach it. Empty: SHARDLINE_ROOT. It is the same store.",
     )
-    image_pull_secret: str = Field(default="", description="A secret for a private registry.")
+    image_pull_secret: Name = Field(default="", description="A secret for a private registry.")
     cloud: str = Field(default="plain", description="A block of the values file.")
     clouds_file: Path = Field(
         default=_PROJECT / "include" / "deploy" / "kubernetes" / "clouds.yaml",
         description="The values file: what differs between clusters.",
     )
-    service_account: str = Field(
+    service_account: Name = Field(
         default="",
         description="The account whose cloud identity reads and writes the store. Its token for the "
         "Kubernetes API is not mounted.",
     )
-    store_secret: str = Field(
+    store_secret: Name = Field(
         default="",
         description="A secret with AWS_* keys, where pods have no identity of their own.",
     )
-    hf_token_secret: str = Field(
+    hf_token_secret: Name = Field(
         default="", description="A secret with the key HF_TOKEN, for gated models."
     )
     resource: str = Field(
@@ -61,13 +87,13 @@ class GpuSettings(BaseSettings):
     pods_short: int = Field(
         default=2, ge=1, description="The same for short jobs: the pool `gpu_short`."
     )
-    cpu: str = Field(default="4", description="CPU requested per pod.")
-    memory: str = Field(default="32Gi", description="Memory per pod: request and limit.")
-    shm: str = Field(
+    cpu: Quantity = Field(default="4", description="CPU requested per pod.")
+    memory: Quantity = Field(default="32Gi", description="Memory per pod: request and limit.")
+    shm: Quantity = Field(
         default="2Gi",
         description="Shared memory of a pod, counted as its memory; engines with several GPUs need it.",
     )
-    ephemeral_storage: str = Field(
+    ephemeral_storage: Quantity = Field(
         default="50Gi",
         description="Local disk per pod: request and limit. A shard, its log, scratch; and the "
         "model, where there is no cache.",
@@ -125,6 +151,42 @@ class GpuSettings(BaseSettings):
             else value
         )
 
+    @field_validator("worker_env")
+    @classmethod
+    def _has_no_secret(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if secrets := sorted(_SECRETS.intersection(value)):
+            raise ValueError(
+                f"{secrets[0]} is a secret, and a pod's description is none: put it into a secret of"
+                " Kubernetes and name that (SHARDLINE_GPU_STORE_SECRET, _HF_TOKEN_SECRET)"
+            )
+        return value
+
+    @field_validator("resource")
+    @classmethod
+    def _is_resource(cls, value: str) -> str:
+        if value and not _RESOURCE.fullmatch(value):
+            raise ValueError(f"expected a name as nvidia.com/gpu, found {value!r}")
+        return value
+
+    @field_validator("cache")
+    @classmethod
+    def _is_cache(cls, value: str) -> str:
+        kind, _, name = value.partition(":")
+        is_folder = value.startswith("/") and ".." not in value.split("/")
+        if value and not is_folder and not (kind == "claim" and name and _name(name)):
+            raise ValueError(
+                f"expected a folder of the node, or claim:NAME of a volume claim, found {value!r}"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _shm_is_memory(self) -> GpuSettings:
+        if parse_quantity(self.shm) >= parse_quantity(self.memory):
+            raise ValueError(
+                f"shm ({self.shm}) counts as memory ({self.memory}) and leaves nothing of it"
+            )
+        return self
+
     @property
     def patience(self) -> Patience:
         return Patience(
@@ -134,3 +196,20 @@ class GpuSettings(BaseSettings):
             silent_s=self.silent_s,
             stale_s=self.stale_s,
         )
+
+
+def read_gpu_settings() -> GpuSettings:
+    """The settings of this deployment.
+
+    Raises:
+        WrongInput: one of them is wrong; all that are, by the names of their variables.
+    """
+    try:
+        return GpuSettings()
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        names = (
+            "_".join(["SHARDLINE_GPU", *map(str, problem["loc"])]).upper() for problem in found
+        )
+        text = "; ".join(f"{name}: {p['msg']}" for name, p in zip(names, found, strict=True))
+        raise WrongInput(text) from error
