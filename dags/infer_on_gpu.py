@@ -16,6 +16,9 @@ dead. The reason of each retry is the last line of its log.
 **Resume.** Clear a failed `infer_shard`: it goes on with fresh attempts. Clearing one that is done does
 nothing.
 
+**Stop.** Mark the run failed: its pods drain, and `reap_pods` removes what is left before the run is red.
+The job's own run waits for its waves; mark it failed first.
+
 **Red.** A wave is red while a shard of it has no results: it is dead. `settle_shards` of the job then
 decides whether the job may go on without it.
 """

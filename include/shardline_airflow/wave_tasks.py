@@ -1,7 +1,8 @@
 """The tasks of a wave's dag, the same for every runner: shard numbers, one task each, the outcome.
 
-`check_outcome` is the only leaf, because a dag run takes the state of its leaves. What is mapped are
-integers only, since every mapped instance downloads the whole list.
+`check_outcome` is the only leaf, because a dag run takes the state of its leaves. What follows the
+shards is teardown: whoever marks the run failed ends all other tasks, and these two still run. What is
+mapped are integers only, since every mapped instance downloads the whole list.
 """
 
 from __future__ import annotations
@@ -64,22 +65,23 @@ def wave_tasks(infer_shard: Any, *, has_pods: bool = False) -> Any:
         wave = {name: params[name] for name in ("job_id", "lo", "hi", "generation")}
         return stages.unfinished_shards(**wave)
 
-    @task(trigger_rule="all_done", **RETRIES)
+    @task(**RETRIES)
     def reap_pods(dag_run: Any = None) -> int:
         from shardline_airflow.reaper import reap_pods
 
         return reap_pods(dag_run.dag_id, dag_run.run_id)
 
-    @task(trigger_rule="all_done", **RETRIES)
+    @task(**RETRIES)
     def check_outcome(params: Any = None) -> None:
         from shardline_airflow import stages
 
         stages.check_wave(params["job_id"], params["lo"], params["hi"])
 
     ended = infer_shard.expand(number=shard_numbers())
-    outcome = check_outcome()
+    # without the flag Airflow would not ask them how the run has ended
+    outcome = check_outcome().as_teardown(on_failure_fail_dagrun=True)
     if has_pods:
-        ended >> reap_pods() >> outcome
+        ended >> reap_pods().as_teardown(on_failure_fail_dagrun=True) >> outcome
     else:
         ended >> outcome
     return outcome

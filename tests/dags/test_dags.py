@@ -40,7 +40,20 @@ def test_the_only_leaf_is_check_outcome_since_a_run_takes_the_state_of_its_leave
 ) -> None:
     for dag_id in ("batch_inference", "replay_dead_letters", *WAVE_DAGS, "daily-reviews"):
         (leaf,) = bag.dags[dag_id].leaves
-        assert (leaf.task_id, leaf.trigger_rule.value) == ("check_outcome", "all_done")
+        assert leaf.task_id == "check_outcome"
+        rule = "all_done_setup_success" if dag_id in WAVE_DAGS else "all_done"
+        assert leaf.trigger_rule.value == rule
+
+
+def test_what_follows_a_wave_s_shards_still_runs_when_somebody_marks_the_run_failed(
+    bag: DagBag,
+) -> None:
+    for dag_id in WAVE_DAGS:
+        dag = bag.dags[dag_id]
+        followers = dag.get_task("infer_shard").get_flat_relatives(upstream=False)
+        assert "check_outcome" in {task.task_id for task in followers}
+        for task in followers:
+            assert (task.is_teardown, task.on_failure_fail_dagrun) == (True, True), task.task_id
 
 
 def test_every_dag_says_how_to_use_it(bag: DagBag) -> None:

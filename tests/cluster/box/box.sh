@@ -44,7 +44,9 @@ else
   for dir in /sys/fs/cgroup/*/; do mkdir -p "$dir$CGROUP"; done
 fi
 ip link set lo up
-ip link add cni0 type bridge
+# Without an address of its own the bridge takes that of a pod, and changes it when that pod goes: the
+# others then talk to nobody for seconds.
+ip link add cni0 address 0a:58:0a:58:07:01 type bridge
 ip addr add "$NODE_IP/24" dev cni0
 ip link set cni0 up
 
