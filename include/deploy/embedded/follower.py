@@ -22,11 +22,13 @@ LOG_LINES = 15
 
 
 class Follower:
-    """Watches one dag run and prints what is new: a task that ended, or how far the rows are."""
+    """Watches one dag run and prints what is new: a task that ended, or how far the rows are.
 
-    def __init__(self, airflow: EmbeddedAirflow, run_id: str) -> None:
-        self.airflow = airflow
-        self.run_id = run_id
+    `waves` is the dag of the job's waves.
+    """
+
+    def __init__(self, airflow: EmbeddedAirflow, run_id: str, waves: str) -> None:
+        self.airflow, self.run_id, self.waves = airflow, run_id, waves
         self.job_id: str | None = None
         self._told: dict[str, str] = {}
         self._line = ""
@@ -75,6 +77,21 @@ class Follower:
             self.job_id = self.airflow.api.xcom(DAG, self.run_id, "plan_job", "job_id")
         return self.job_id
 
+    def failures(self) -> list[str]:
+        """The tasks that failed, each with the end of its log and where the rest is."""
+        api, job_id = self.airflow.api, self.find_job()
+        runs = [(DAG, self.run_id)]
+        waves = [run for run in api.runs(self.waves) if _is_of(run, job_id)]
+        runs += [(self.waves, run["dag_run_id"]) for run in waves]
+        failed = [
+            (dag_id, run_id, task)
+            for dag_id, run_id in runs
+            for task in api.task_instances(dag_id, run_id)
+            if task["state"] == "failed"
+        ]
+        told = [_failed_task(self.airflow, *one) for one in failed[:3]]
+        return [*told, f"and {len(failed) - 3} more failed tasks"] if len(failed) > 3 else told
+
     def _say(self, text: str) -> None:
         print(f"{time.monotonic() - self._started:7.0f} s  {text}", flush=True)
 
@@ -97,23 +114,6 @@ def _summary(states: list[str]) -> str:
     if len(states) == 1:
         return states[0]
     return ", ".join(f"{count} {state}" for state, count in counts.items())
-
-
-def explain_failure(airflow: EmbeddedAirflow, follower: Follower) -> str:
-    """Say which tasks failed, with the end of each one's log and where the rest is."""
-    job_id = follower.find_job()
-    runs = [(DAG, follower.run_id)]
-    runs += [(WAVES, r["dag_run_id"]) for r in airflow.api.runs(WAVES) if _is_of(r, job_id)]
-    failed = [
-        (dag_id, run_id, task)
-        for dag_id, run_id in runs
-        for task in airflow.api.task_instances(dag_id, run_id)
-        if task["state"] == "failed"
-    ]
-    parts = [_failed_task(airflow, *one) for one in failed[:3]]
-    more = [f"and {len(failed) - 3} more failed tasks"] if len(failed) > 3 else []
-    advice = "`make up` opens Airflow: clear the failed task there, or mend the cause and run `make demo` again: it goes on where it stopped."
-    return "\n\n".join(["the run failed", *parts, *more, advice])
 
 
 def _is_of(run: Json, job_id: str | None) -> bool:

@@ -12,6 +12,7 @@ from samples import reviews
 if TYPE_CHECKING:
     from shardline.plan import Plan
     from shardline.results.publish import Publication
+    from shardline.rows import Attempt
     from shardline.store import Store
 
 SAMPLE_ROWS = 8
@@ -35,49 +36,53 @@ def open_job(job_id: str) -> tuple[Store, Plan]:
     return store, read_plan(store, job_id)
 
 
-def show_results(job_id: str, started_at: str) -> None:
-    """Print rows of the published table, the law's figures, and how often the model was right.
+def show_outcome(job_id: str, copies: Path | None = None) -> None:
+    """Print rows of the published table, the law's figures, how often the model was right, and where
+    the shards ran.
 
-    `started_at` is when this demo began, as `plan.timestamp` writes it.
+    `copies` is a folder for the table's files and the report, where the store ends with the demo.
     """
     from shardline.results.files import published_files
 
     store, plan = open_job(job_id)
     table = plan.job_file.table
     files = published_files(store, table)
+    publication = publication_of(store, plan)
     with tempfile.TemporaryDirectory(prefix="shardline-demo-") as scratch:
-        copies = _on_disk(store, files, Path(scratch))
-        _show(store, plan, files, copies, started_at)
+        on_disk = _on_disk(store, files, copies or Path(scratch))
+        _print_rows(on_disk)
+        _print_law(publication)
+        _print_agreement(on_disk)
+    _print_attempts(store, plan)
+    report = publication.links["report"]
+    if copies is None:
+        print(f"\ndataset   {len(files)} files: .venv/bin/shardline files {table}")
+    else:
+        print(f"\ndataset   {len(files)} files, copied to {copies}")
+        (report,) = _on_disk(store, [report], copies)
+    print(f"report    {report}")
+
+
+def publication_of(store: Store, plan: Plan) -> Publication:
+    """What a job that succeeded has published."""
+    from shardline.results.publish import current_publication
+
+    publication = current_publication(store, plan.job_file.table, plan.partition)
+    assert publication is not None, "the run succeeded, so its table is published"
+    return publication
 
 
 def _on_disk(store: Store, files: list[str], folder: Path) -> list[str]:
     """Paths of the files or of copies: for s3:// DuckDB would download an extension first."""
+    folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for n, file in enumerate(files):
+    for file in files:
         path = Path(file)
         if "://" in file:
-            path = folder / f"{n}.parquet"
+            path = folder / path.name
             path.write_bytes(store.read(file.removeprefix(f"{store.uri}/")))
         paths.append(str(path))
     return paths
-
-
-def _show(store: Store, plan: Plan, files: list[str], copies: list[str], started_at: str) -> None:
-    from shardline.results.publish import current_publication
-
-    table = plan.job_file.table
-    publication = current_publication(store, table, plan.partition)
-    assert publication is not None, "the run succeeded, so its table is published"
-    if publication.published_at < started_at:
-        print(
-            f"\ndemo: this job was already done (published {publication.published_at}, inputs and "
-            "settings unchanged), so nothing ran again; `make demo FRESH=1` runs it again"
-        )
-    _print_rows(copies)
-    _print_law(publication)
-    _print_agreement(copies)
-    print(f"\ndataset   {len(files)} files: .venv/bin/shardline files {table}")
-    print(f"report    {publication.links['report']}")
 
 
 def _print_rows(files: list[str]) -> None:
@@ -106,6 +111,30 @@ def _print_agreement(files: list[str]) -> None:
             f"{found.right / found.rated:.1%} (always giving the commoner answer: "
             f"{max(found.positive, found.rated - found.positive) / found.rated:.1%})"
         )
+
+
+def _print_attempts(store: Store, plan: Plan) -> None:
+    from shardline.attempts import read_attempts
+    from shardline.shards.manifest import read_shards
+
+    shards = [entry.shard for entry in read_shards(store, plan)]
+    attempts = [a for shard in shards for a in read_attempts(store, plan.layout, shard)]
+    print()
+    for attempt in attempts:
+        print(attempt_line(attempt))
+    if pods := [attempt for attempt in attempts if attempt.pod_uid]:
+        nodes = ", ".join(sorted({str(attempt.node) for attempt in pods}))
+        print(f"pods      {len(pods)}, on {nodes}")
+
+
+def attempt_line(attempt: Attempt) -> str:
+    """Where an attempt ran, how it ended, and what it did itself."""
+    here = f"{attempt.host}, pid {attempt.pid}"
+    place = f"pod {attempt.host} on {attempt.node}" if attempt.pod_uid else here
+    resumed = f"{attempt.resumed_rows} rows resumed, " if attempt.resumed_rows else ""
+    started = f"engine ready after {attempt.seconds.start:.0f} s"
+    end = attempt.end or "no end recorded"
+    return f"{attempt.shard}  {end}: {resumed}{attempt.counts.results} results, {started}; {place}"
 
 
 def agreement(files: list[str], corpus: str) -> Agreement:
