@@ -62,7 +62,7 @@ cluster-down:  ## end it
 test-cluster: setup  ## the tests that need a Kubernetes, on one that is started for them
 	@tests/cluster/test.sh
 
-demo-cluster: setup  ## the demo beside the test cluster: Airflow in its network, results in an object store that pods reach
+demo-cluster: setup  ## the demo's job in pods of the test cluster, by run_on: gpu (ROWS=20: fewer, EVICT=1: one pod is evicted)
 	@tests/cluster/demo.sh
 
 N ?= 60

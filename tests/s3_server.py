@@ -15,9 +15,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 KEY, SECRET = "test", "testtest"
 
@@ -38,12 +39,17 @@ def s3_server(
     folder = folder or own
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "s3.json").write_text(json.dumps(_identities()))
-    flags = [f"-{name}={value}" for name, value in _flags(folder, host, port).items()]
+    named = _flags(folder, host, port)
+    flags = [f"-{name}={value}" for name, value in named.items()]
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen([_weed(), "server", "-s3", *flags], stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + start_timeout_s
-        _wait(server, host, port, folder / "server.log", deadline)
+        ready = [
+            lambda: answers(port, host),
+            lambda: has_volumes(named["master.port"], host),
+        ]
+        _wait(server, ready, folder / "server.log", deadline)
         yield _client_environment(host, port)
     finally:
         server.terminate()
@@ -73,14 +79,23 @@ def answers(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
+def has_volumes(master_port: int, host: str = "127.0.0.1") -> bool:
+    """True once the master knows its volumes: before, the objects of an old folder answer 500."""
+    try:
+        with urllib.request.urlopen(f"http://{host}:{master_port}/dir/status", timeout=2) as reply:
+            return bool(json.load(reply)["Topology"]["Max"])
+    except OSError:
+        return False
+
+
 def _identities() -> dict[str, object]:
     credentials = [{"accessKey": KEY, "secretKey": SECRET}]
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     return {"identities": [{"name": "test", "credentials": credentials, "actions": actions}]}
 
 
-def _flags(folder: Path, host: str, port: int) -> dict[str, object]:
-    flags: dict[str, object] = {
+def _flags(folder: Path, host: str, port: int) -> dict[str, Any]:
+    flags: dict[str, Any] = {
         "dir": folder,
         "ip": host,
         "ip.bind": host,
@@ -104,9 +119,9 @@ def _weed() -> str:
 
 
 def _wait(
-    server: subprocess.Popen[bytes], host: str, port: int, log: Path, deadline: float
+    server: subprocess.Popen[bytes], ready: list[Callable[[], bool]], log: Path, deadline: float
 ) -> None:
-    while not answers(port, host):
+    while not all(is_so() for is_so in ready):
         if server.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the S3 server did not start: {log.read_text()[-2_000:]}")
         time.sleep(0.1)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import boto3
 import pytest
-from kubernetes import client, config, watch
+from kubernetes import client, config
 
 from tests.airflow_home import use_own_airflow_home
 from tests.cluster.ground import GPU, Ground, read_ground
-from tests.cluster.pods import Pods
+from tests.cluster.pods import Pods, make_namespace, make_secret
 from tests.s3_server import s3_server
 
 use_own_airflow_home()
@@ -29,16 +29,7 @@ def api(ground: Ground) -> client.CoreV1Api:
 @pytest.fixture(scope="session")
 def namespace(api: client.CoreV1Api) -> Iterator[str]:
     """A namespace of the tests' own, ready to take pods."""
-    wanted = client.V1Namespace(metadata=client.V1ObjectMeta(generate_name="test-"))
-    name = api.create_namespace(wanted).metadata.name
-    accounts = watch.Watch().stream(
-        api.list_namespaced_service_account,
-        name,
-        field_selector="metadata.name=default",
-        timeout_seconds=60,
-    )
-    next(accounts)  # before it is there, pods are refused
-    accounts.close()
+    name = make_namespace(api, "test-")
     yield name
     api.delete_namespace(name)
 
@@ -75,9 +66,7 @@ def bucket(ground: Ground) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="session")
 def secret(api: client.CoreV1Api, namespace: str, bucket: dict[str, str]) -> str:
     """The keys of the bucket, as pods without an identity of their own get them."""
-    body = client.V1Secret(metadata=client.V1ObjectMeta(name="store"), string_data=bucket)
-    api.create_namespaced_secret(namespace, body)
-    return "store"
+    return make_secret(api, namespace, bucket)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from shardline.store import open_store
 from tests.cluster.ground import Ground
 from tests.cluster.worker_pod import PROJECT
 
@@ -51,6 +52,15 @@ def gpu_environment(ground: Ground, folder: Path, namespace: str, secret: str) -
         "SHARDLINE_GPU_EPHEMERAL_STORAGE": "1Gi",
         "SHARDLINE_GPU_UNREACHABLE_S": "2",
     }
+
+
+def put_model(folder: Path, uri: str) -> None:
+    """Copy a model's folder to s3://; what is there already stays, and with it the job's id."""
+    store = open_store(uri)
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = file.relative_to(folder).as_posix()
+        if not store.exists(name):
+            store.put_same(name, file)
 
 
 def until(what: str, is_so: Callable[[], object], timeout_s: float = 90) -> None:

@@ -12,6 +12,30 @@ PodState = client.V1Pod
 numbers = itertools.count()
 
 
+def make_namespace(api: client.CoreV1Api, prefix: str) -> str:
+    """A new namespace that is ready to take pods; its name."""
+    wanted = client.V1Namespace(metadata=client.V1ObjectMeta(generate_name=prefix))
+    name = str(api.create_namespace(wanted).metadata.name)
+    accounts = watch.Watch().stream(
+        api.list_namespaced_service_account,
+        name,
+        field_selector="metadata.name=default",
+        timeout_seconds=60,
+    )
+    next(accounts)  # before it is there, pods are refused
+    accounts.close()
+    return name
+
+
+def make_secret(api: client.CoreV1Api, namespace: str, values: Mapping[str, str]) -> str:
+    """A secret named store, as pods without an identity of their own get its keys; its name."""
+    metadata = client.V1ObjectMeta(name="store")
+    api.create_namespaced_secret(
+        namespace, client.V1Secret(metadata=metadata, string_data=dict(values))
+    )
+    return "store"
+
+
 @dataclass
 class Pod:
     """One pod. What is returned of it is what the API server last said."""

@@ -4,10 +4,11 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 
+cd "$REPO"
+PYTHONPATH=include "$PYTHON" -m samples.reviews   # the demo's, which cannot be fetched in the box
 "$CLUSTER/setup.sh"
 if ! is_up; then
   trap '"$CLUSTER/down.sh"' EXIT
   "$CLUSTER/up.sh"
 fi
-cd "$REPO"
 "$CLUSTER/run.sh" "$PYTHON" -m pytest -q -m cluster "$@"

@@ -18,8 +18,10 @@ import pytest
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
+from samples.tiny_model import make_tiny_model
 from shardline.plan import keep_settings
 from shardline.reasons import AttemptEnd, PodOutcome
+from shardline.rows import Result
 from shardline.runners.generations import cancel_generation
 from shardline.segments import SegmentName
 from shardline.shards.manifest import read_shards
@@ -27,9 +29,10 @@ from shardline.store import open_store
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.reaper import reap
 from shardline_airflow.retries import GivenUp, TaskEnded, TryAgain
-from tests.cluster.gpu_ground import gpu_environment, until
+from tests.cluster.gpu_ground import gpu_environment, put_model, until
 from tests.cluster.ground import Ground
 from tests.cluster.pods import Pod
+from tests.cluster.worker_pod import PROJECT, compile_engine
 from tests.shardline_airflow.pod_tasks import Kept, ShardTask, Ti, gpu_job
 from tests.worker.prepared import read_results
 
@@ -62,10 +65,8 @@ class ClusterTask(ShardTask):
     def wait_segment(self) -> None:
         until("a segment", lambda: bool(self.segments()))
 
-    def rows(self) -> list[str]:
-        """What the results hold."""
-        path = self.plan.layout.results(self.shard)
-        return [line.custom_id for line in read_results(self.store, path)]
+    def results(self) -> list[Result]:
+        return read_results(self.store, self.plan.layout.results(self.shard))
 
     def hurry(self) -> None:
         """Let later pods be quick: engine arguments are no part of what the job is."""
@@ -78,7 +79,8 @@ class ClusterTask(ShardTask):
     def assert_whole(self) -> None:
         """Every request has one end in the results."""
         lines = self.store.read(self.plan.layout.shard(self.shard)).splitlines()
-        assert sorted(self.rows()) == sorted(json.loads(line)["custom_id"] for line in lines)
+        ended = sorted(line.custom_id for line in self.results())
+        assert ended == sorted(json.loads(line)["custom_id"] for line in lines)
 
 
 @pytest.fixture
@@ -140,6 +142,23 @@ def test_a_shard_runs_in_a_pod_and_its_log_is_shown(
     assert attempt.pod_uid
     assert attempt.node
     assert "results committed" in caplog.text
+
+
+@pytest.mark.timeout(1_200)
+def test_the_real_engine_answers_a_shard_with_a_model_that_its_pod_has_fetched(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_engine()
+    model = f"{os.environ['SHARDLINE_ROOT']}/models/tiny"
+    put_model(make_tiny_model(PROJECT / "var" / "models" / "tiny"), model)
+    monkeypatch.setenv("SHARDLINE_GPU_MEMORY", "6Gi")
+    (task,) = make(model=model, max_model_len=512)
+    assert task.run() is None
+    task.assert_whole()
+    assert not [line for line in task.results() if line.error]
+    (attempt,) = task.attempts()
+    assert (attempt.pod_outcome, attempt.end) == (PodOutcome.DONE, AttemptEnd.DONE)
+    assert attempt.metrics.prompt_tokens_computed, "only vLLM counts them"
 
 
 @pytest.mark.protocol(7)

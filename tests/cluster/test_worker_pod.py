@@ -1,7 +1,5 @@
 """The real worker in real pods: a GPU each, an object store over the network, and the pod's fates."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,11 @@ from shardline.reasons import AttemptEnd
 from shardline.store import open_store
 from tests.cluster.ground import Ground
 from tests.cluster.pods import Pod, Pods, disruption, end_of
-from tests.cluster.worker_pod import PROJECT, worker_pod
+from tests.cluster.worker_pod import PROJECT, compile_engine, worker_pod
 from tests.worker.prepared import Prepared, prepare
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-ENGINE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker")
 ROWS = [f"document number {n}" for n in range(300)]
 
 
@@ -122,8 +119,7 @@ def tiny(ground: Ground) -> dict[str, Any]:
     model = make_tiny_model(PROJECT / "var" / "models" / "tiny")
     if not any(model.is_relative_to(folder) for folder in ground.worker_mounts):
         pytest.skip("pods of this cluster do not see this machine's disk, where the model is")
-    # a pod cannot write there, and would compile vLLM anew in each of its processes
-    subprocess.run([sys.executable, "-c", f"import {', '.join(ENGINE)}"], check=True)
+    compile_engine()
     args = {"max_model_len": 512, "max_num_seqs": 4}
     return {"model": str(model), "engine": "vllm", "engine_args": args}
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from kubernetes import client
 
+from shardline.runners.local import worker_environment
 from tests.cluster.ground import GPU, Ground
 from tests.worker.prepared import QUICK, SHARD, Prepared
 
 PROJECT = Path(__file__).parents[2]
+ENGINE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker")
 GRACE_S = 30
 DRAIN = {"SHARDLINE_DRAIN_S": "20", "SHARDLINE_STALL_S": "60"}
 
@@ -66,6 +70,15 @@ def worker_pod(
         automount_service_account_token=False,
         enable_service_links=False,
     )
+
+
+def compile_engine() -> None:
+    """Write the engine's byte code: a pod cannot, and would compile vLLM anew in each process."""
+    command = [sys.executable, "-c", f"import {', '.join(ENGINE)}"]
+    done = subprocess.run(
+        command, env=worker_environment({}), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def _environment(ground: Ground, given: Mapping[str, str]) -> list[client.V1EnvVar]:

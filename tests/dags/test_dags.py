@@ -10,7 +10,7 @@ import pytest
 from airflow.configuration import conf
 from airflow.dag_processing.dagbag import DagBag
 
-from deploy.embedded.stack import POOLS
+from deploy.embedded.stack import pools_here
 from shardline.runners.waves import MAX_LIVING, WAVE
 from shardline_airflow.gpu_operator import InferShardOnGpu
 from tests.airflow_home import PROJECT
@@ -77,7 +77,7 @@ def test_every_stage_is_retried_by_class_of_its_error(bag: DagBag) -> None:
 
 
 def test_every_pool_is_made_by_the_stack(bag: DagBag) -> None:
-    assert {task.pool for task in all_tasks(bag)} <= BROUGHT_BY_AIRFLOW | set(POOLS)
+    assert {task.pool for task in all_tasks(bag)} <= BROUGHT_BY_AIRFLOW | set(pools_here())
 
 
 def test_a_wave_fits_what_airflow_maps_and_runs_at_once(bag: DagBag) -> None:

@@ -1,12 +1,14 @@
 """What the components are told, and what of the caller's environment they never see."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from deploy.embedded.__main__ import open_stack
 from deploy.embedded.environment import Folders, environment
 from deploy.embedded.home import Home, Secrets
-from deploy.embedded.stack import local_pools
+from deploy.embedded.stack import local_pools, pools_here
 
 SECRETS = Secrets("fernet", "jwt", "api", "password")
 EMBEDDED = "postgresql://embedded"
@@ -47,3 +49,10 @@ def test_as_many_shards_run_at_once_as_cores_and_memory_allow():
     assert local_pools(cores=8, memory_bytes=16 * gigabyte) == {"local": 2}
     assert local_pools(cores=64, memory_bytes=512 * gigabyte) == {"local": 4}
     assert local_pools(cores=1, memory_bytes=2 * gigabyte) == {"local": 1}
+
+
+def test_the_pool_of_pods_is_as_large_as_the_env_file_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", {"SHARDLINE_HOME": str(tmp_path)})
+    (tmp_path / ".env").write_text("SHARDLINE_GPU_PODS=3\n")
+    open_stack(tmp_path / ".env")
+    assert pools_here()["gpu"] == 3

@@ -136,10 +136,17 @@ async def _first(trigger: Any) -> Any:
 
 
 def gpu_job(
-    folder: Path, rows: int = 4, *, store: Store | None = None, shard: int = 50_000, **args: Any
+    folder: Path,
+    rows: int = 4,
+    *,
+    store: Store | None = None,
+    shard: int = 50_000,
+    model: str = "stub",
+    **args: Any,
 ) -> tuple[Store, Plan]:
-    """A job on the stub engine in pods, `shard` rows each; `args` are the engine's."""
-    engine = {"model": "stub", "engine": "stub", "engine_args": args}
+    """A job in pods, `shard` rows each, on vLLM if it names a model; `args` are the engine's."""
+    name = "stub" if model == "stub" else "vllm"
+    engine = {"model": model, "engine": name, "engine_args": args}
     return small_job(
         folder,
         make_rows(rows),

@@ -24,14 +24,15 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {name: v for name, v in values.items() if v is not None and name not in os.environ}
 
 
-def open_stack() -> Stack:
-    changes = read_env_file(PROJECT / ".env")
-    settings = {**changes, **os.environ}
-    return Stack(PROJECT / settings.get("SHARDLINE_HOME", "var") / "airflow", changes=changes)
+def open_stack(env_file: Path = PROJECT / ".env") -> Stack:
+    """The stack that the environment describes, once the file's settings are in it."""
+    changes = read_env_file(env_file)
+    os.environ.update(changes)  # where the library, and the size of the pools, look for them
+    return Stack(PROJECT / os.environ.get("SHARDLINE_HOME", "var") / "airflow", changes=changes)
 
 
 def wanted_port() -> int | None:
-    port = os.environ.get("SHARDLINE_PORT") or read_env_file(PROJECT / ".env").get("SHARDLINE_PORT")
+    port = os.environ.get("SHARDLINE_PORT")
     if port and not port.isdecimal():
         raise StackError(f"SHARDLINE_PORT is {port!r}, and must be a number")
     return int(port) if port else None

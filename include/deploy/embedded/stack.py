@@ -55,9 +55,10 @@ def gpu_pools() -> dict[str, int]:
     return {"gpu": settings.pods, "gpu_short": settings.pods_short}
 
 
-POOLS: Mapping[str, int] = gpu_pools() | local_pools(
-    os.cpu_count() or 1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-)
+def pools_here() -> dict[str, int]:
+    """The pools of this machine and this deployment, by what the environment says now."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return gpu_pools() | local_pools(os.cpu_count() or 1, memory_bytes)
 
 
 class Stack:
@@ -86,8 +87,10 @@ class Stack:
     def api(self) -> AirflowApi:
         return AirflowApi(self.url, "admin", self.secrets.admin_password)
 
-    def up(self, port: int | None = None, pools: Mapping[str, int] = POOLS) -> bool:
+    def up(self, port: int | None = None, pools: Mapping[str, int] | None = None) -> bool:
         """Start what is not running and wait until it is healthy; say whether there was any need.
+
+        Without `pools` it gets those of `pools_here`.
 
         Raises:
             StackError: something did not start; all of it is stopped again.
@@ -97,7 +100,7 @@ class Stack:
                 return False
             self._stop_all()  # what a crash has left
             try:
-                self._start_all(self.home.choose_port(port), pools)
+                self._start_all(self.home.choose_port(port), pools or pools_here())
             except BaseException:
                 self._stop_all()
                 raise
@@ -306,7 +309,7 @@ def embedded_airflow(
     plugins_folder: Path | None = None,
     env: Mapping[str, str] | None = None,
     dags: Iterable[str] = (),
-    pools: Mapping[str, int] = POOLS,
+    pools: Mapping[str, int] | None = None,
     port: int | None = None,
     say: Say = print,
 ) -> Iterator[EmbeddedAirflow]:
