@@ -127,10 +127,10 @@ class InferShardOnGpu(KubernetesPodOperator):
 
     def _open(self, context: Any) -> ShardPods:
         """Everything that is read at each start of the task: it remembers nothing."""
-        from shardline.shards.manifest import read_shards
+        from shardline.shards.manifest import read_shard_name
 
         store, plan = open_job(context["params"]["job_id"])
-        self.shard = read_shards(store, plan)[self.number].shard
+        self.shard = read_shard_name(store, plan, self.number)
         context["shard"] = self.shard
         name_map_index(context, self.shard)
         settings = GpuSettings()
