@@ -14,6 +14,7 @@ question cannot be answered the pod is kept; `reap_pods` finds it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -30,6 +31,7 @@ from shardline.rows import Progress
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Patience, Stop, look
 from shardline.settings import Settings
+from shardline.store import Store
 from shardline_airflow.buckets import open_root
 
 _HEARD_S = 60.0
@@ -130,7 +132,7 @@ class ShardPodTrigger(KubernetesPodTrigger):
     def _hear(self) -> datetime | None:
         """When the worker last wrote to the store; now, if the store cannot say."""
         try:
-            found = open_root(Settings()).read_or_none(self.progress)
+            found = _root().read_or_none(self.progress)
         except (ShardlineError, AirflowException) as error:
             self.log.warning("pod %s: the store does not say (%s)", self.pod_name, error)
             return datetime.now(UTC)
@@ -188,3 +190,13 @@ class ShardPodTrigger(KubernetesPodTrigger):
                 async with await call as answer:
                     if answer.status not in (200, 202, 404):
                         self.log.error("pod %s: not removed (%d)", self.pod_name, answer.status)
+
+
+def _root() -> Store:
+    """One store for all triggers of the process: to open it takes 7 ms, and asks for its connection."""
+    return _open_root(Settings(), int(time.monotonic() / _CONNECTION_S))
+
+
+@functools.lru_cache(maxsize=1)
+def _open_root(settings: Settings, _period: int) -> Store:
+    return open_root(settings)

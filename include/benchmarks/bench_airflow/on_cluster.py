@@ -61,6 +61,8 @@ PACE_PER_MIN = PODS / POD_MINUTES
 PACE_S = 300.0
 """How long pods end at that pace: some 85 of them; half as many as there are, where there are few."""
 CALM_S = 60.0
+FLOOD = 200
+"""Shards that are sent when nothing holds them back."""
 BACKLOG = 24
 """Ended pods that wait for their tasks, when the control plane is given all it can take."""
 GPUS_PER_NODE = 8
@@ -320,7 +322,8 @@ def keep_for_peer(pod: dict[str, Any], file: Path) -> None:
 
 def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str, Any]:
     """All slots taken: filled, held, at the pace of a large fleet, and as fast as it goes."""
-    shards = min(2 * pods, 1_000)
+    pace_s = min(PACE_S, 30 * pods / PACE_PER_MIN)
+    shards = min(pods + round(pace_s * PACE_PER_MIN / 60) + FLOOD, 1_000)
     job = cut(ground, "bench-scale", shards)
     conf = {"job_id": job[1].job_id, "lo": 0, "hi": shards, "generation": 1}
     with started(stack, ground, "infer_on_gpu", conf, job) as run:
@@ -341,7 +344,7 @@ def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str
         calm = run.for_s(CALM_S)
         say("calm", calm)
         pace_at, due = datetime.now(UTC), time.monotonic()
-        pace = run.for_s(min(PACE_S, 30 * pods / PACE_PER_MIN), at_pace)
+        pace = run.for_s(pace_s, at_pace)
         paced_until = datetime.now(UTC)
         say("pace", pace)
         before = len(workers.lives)

@@ -34,6 +34,7 @@ with DAG(
     KubernetesPodOperator.partial(
         task_id="run_pod",
         name="peer",
+        namespace=os.environ["SHARDLINE_GPU_NAMESPACE"],
         pod_template_dict=json.loads(Path(os.environ[POD]).read_text()),
         deferrable=True,
         get_logs=False,
