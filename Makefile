@@ -74,8 +74,8 @@ faults: setup  ## shoot N=60 random faults (SEED=1) at real workers, then count 
 bench-worker: setup  ## what a request costs beside the engine, next to vLLM's run_batch() (ROWS=2000): about 8 minutes alone on the machine
 	@$(BIN)/python -m benchmarks.bench_worker
 
-bench-airflow: setup  ## what Airflow itself costs a job of 20,000 shards (SHARDS=200: fewer; not beside other work)
-	@$(BIN)/python -m benchmarks.bench_airflow --shards $(or $(SHARDS),20000)
+bench-airflow: setup  ## what Airflow costs 20,000 shards (SHARDS=200: fewer), and 500 pods on the test cluster (PODS=40); alone on the machine
+	@$(BIN)/python -m benchmarks.bench_airflow.both --shards $(or $(SHARDS),20000) --pods $(or $(PODS),500)
 
 fmt: setup  ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .

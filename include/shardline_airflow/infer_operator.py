@@ -55,12 +55,12 @@ class InferShard(BaseOperator):
 
     @gives_up
     def _run(self, context: Any) -> None:
-        from shardline.shards.manifest import read_shards
+        from shardline.shards.manifest import read_shard_name
 
         params = context["params"]
         generation = params["generation"]
         store, plan = open_job(params["job_id"])
-        shard = read_shards(store, plan)[self.number].shard
+        shard = read_shard_name(store, plan, self.number)
         context["shard"] = shard
         name_map_index(context, shard)
         before = attempts_before(store, plan, shard, generation, context)

@@ -14,6 +14,7 @@ question cannot be answered the pod is kept; `reap_pods` finds it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -28,6 +29,7 @@ from shardline.rows import Progress
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Patience, Stop, look
 from shardline.settings import Settings
+from shardline.store import Store
 from shardline_airflow.buckets import open_root
 from shardline_airflow.pod_api import moment_of, removal
 
@@ -152,7 +154,7 @@ class ShardPodTrigger(KubernetesPodTrigger):
             return self._now
 
     def _hear(self) -> datetime | None:
-        found = open_root(Settings()).read_or_none(self.progress)
+        found = _root().read_or_none(self.progress)
         if found is None:
             return None
         said = msgspec.json.decode(found, type=Progress)
@@ -207,3 +209,13 @@ class ShardPodTrigger(KubernetesPodTrigger):
                 async with await call as answer:
                     if answer.status not in (200, 202, 404, 409):  # 409: another has its name
                         self.log.error("pod %s: not removed (%d)", self.pod_name, answer.status)
+
+
+def _root() -> Store:
+    """One store for all triggers of the process: to open it takes 7 ms, and asks for its connection."""
+    return _open_root(Settings(), int(time.monotonic() / _CONNECTION_S))
+
+
+@functools.lru_cache(maxsize=1)
+def _open_root(settings: Settings, _period: int) -> Store:
+    return open_root(settings)

@@ -23,7 +23,7 @@ metadata:
 spec:
   taints: [{key: fake, effect: NoSchedule}]
 status:
-  capacity: &size {cpu: "192", memory: 2Ti, pods: "250", nvidia.com/gpu: "$gpus"}
+  capacity: &size {cpu: "192", memory: 2Ti, ephemeral-storage: 8Ti, pods: "250", nvidia.com/gpu: "$gpus"}
   allocatable: *size
 YAML
 done | kubectl apply --filename - >/dev/null

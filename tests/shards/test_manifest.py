@@ -9,7 +9,12 @@ import pytest
 
 from shardline.errors import JobNotReady, LawBroken
 from shardline.rows import ShardEntry
-from shardline.shards.manifest import read_manifest, read_shards, write_manifest
+from shardline.shards.manifest import (
+    read_manifest,
+    read_shard_name,
+    read_shards,
+    write_manifest,
+)
 from shardline.store import Store
 from tests.results.answers import Plan, small_job
 
@@ -73,6 +78,23 @@ def test_a_list_of_shards_that_was_changed_is_refused(tmp_path: Path) -> None:
     store.write(plan.layout.shard_table, store.read(plan.layout.shard_table) + b"x")
     with pytest.raises(LawBroken, match="sha256"):
         read_shards(store, plan)
+
+
+def test_a_number_names_the_shard_that_the_list_has_there(tmp_path: Path) -> None:
+    store, plan = small_job(tmp_path, ROWS)
+    names = [entry.shard for entry in read_shards(store, plan)]
+    assert len(names) == 3
+    assert [read_shard_name(store, plan, n) for n in range(3)] == names
+    with pytest.raises(IndexError, match="number 3, it has 3"):
+        read_shard_name(store, plan, 3)
+
+
+@pytest.mark.protocol(3)
+def test_a_name_is_not_taken_from_a_list_that_was_changed(tmp_path: Path) -> None:
+    store, plan = small_job(tmp_path, ROWS)
+    store.write(plan.layout.shard_table, store.read(plan.layout.shard_table) + b"x")
+    with pytest.raises(LawBroken, match="sha256"):
+        read_shard_name(store, plan, 0)
 
 
 def test_before_the_cut_there_is_no_manifest(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +106,29 @@ def read_shards(store: Store, plan: Plan, layout: JobLayout | None = None) -> li
         JobNotReady: the shards are not cut yet.
         LawBroken: the list is not the one that the manifest was written for.
     """
-    layout = layout or plan.layout
+    return [
+        msgspec.convert(row, ShardEntry)
+        for batch in _read_table(store, plan, layout or plan.layout)
+        for row in batch.to_pylist()
+    ]
+
+
+def read_shard_name(store: Store, plan: Plan, number: int) -> str:
+    """The name of one shard that the job runs: its task reads no more of the list.
+
+    Raises: as `read_shards`; IndexError where there is no such number.
+    """
+    first = 0
+    for batch in _read_table(store, plan, plan.layout, ["shard"]):
+        if number < first + batch.num_rows:
+            return str(batch.column(0)[number - first])
+        first += batch.num_rows
+    raise IndexError(f"job {plan.job_id}: there is no shard number {number}, it has {first}")
+
+
+def _read_table(
+    store: Store, plan: Plan, layout: JobLayout, columns: list[str] | None = None
+) -> Iterator[Any]:
     expected = read_manifest(store, plan, layout).shard_table_sha256
     table = store.read(layout.shard_table)
     if hashlib.sha256(table).hexdigest() != expected:
@@ -114,11 +136,7 @@ def read_shards(store: Store, plan: Plan, layout: JobLayout | None = None) -> li
     with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
         path = Path(scratch) / "shards.parquet"
         path.write_bytes(table)
-        return [
-            msgspec.convert(row, ShardEntry)
-            for batch in read_batches(path)
-            for row in batch.to_pylist()
-        ]
+        yield from read_batches(path, columns)
 
 
 def _cut_entries(store: Store, plan: Plan) -> list[ShardEntry]:
