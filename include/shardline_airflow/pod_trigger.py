@@ -47,15 +47,17 @@ class ShardPodTrigger(KubernetesPodTrigger):
         self,
         *,
         progress: str,
+        cancel: str,
         attempt: str,
         uid: str,
         patience: dict[str, float],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.progress, self.attempt, self.uid = progress, attempt, uid
+        self.progress, self.cancel, self.attempt, self.uid = progress, cancel, attempt, uid
         self.patience = patience
         self._told: tuple[int, str] | None = None
+        self._is_cancelled = False
         self._hearing: asyncio.Future[datetime | None] | None = None
         self._asked_at = 0.0
         self._now = datetime.now(UTC)
@@ -64,21 +66,26 @@ class ShardPodTrigger(KubernetesPodTrigger):
         self._connected_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("progress", "attempt", "uid", "patience")
+        names = ("progress", "cancel", "attempt", "uid", "patience")
         own = {name: getattr(self, name) for name in names}
         return f"{type(self).__module__}.{type(self).__qualname__}", super().serialize()[1] | own
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        patience, last = Patience(**self.patience), None
+        patience, last, said_at = Patience(**self.patience), None, time.monotonic()
         try:
             while True:
                 pod = await self._look()
                 facts = read_facts(pod) if pod else None
-                if facts and facts.is_running:
-                    self._listen()
+                if facts:
+                    self._listen(facts.is_running)
                 stop = None
                 if pod is not None:
+                    said_at = time.monotonic()
                     stop = look(facts, self._now, self._heard_at(), patience)
+                elif time.monotonic() - said_at > patience.api_s:
+                    stop = Stop.LOST
+                if stop is None and facts and self._is_cancelled and not facts.is_running:
+                    stop = Stop.CANCELLED
                 last = facts or last
                 if stop is not None:
                     self._fired_event = True
@@ -132,13 +139,16 @@ class ShardPodTrigger(KubernetesPodTrigger):
         if connection is not None:
             await connection.aclose()
 
-    def _listen(self) -> None:
-        """Ask the store once in a while how far the worker is; a store that hangs holds nobody up."""
+    def _listen(self, is_running: bool) -> None:
+        """Ask the store once in a while how far the worker is; a store that hangs holds nobody up.
+
+        Before it runs, whether its job was cancelled: nobody else would find it out.
+        """
         if self._hearing is None or (
             self._hearing.done() and time.monotonic() - self._asked_at >= _HEARD_S
         ):
             self._asked_at = time.monotonic()
-            self._hearing = asyncio.ensure_future(asyncio.to_thread(self._hear))
+            self._hearing = asyncio.ensure_future(asyncio.to_thread(self._hear, is_running))
 
     def _heard_at(self) -> datetime | None:
         """When the worker last wrote to the store; now, while the store does not say."""
@@ -151,8 +161,12 @@ class ShardPodTrigger(KubernetesPodTrigger):
             self.log.warning("pod %s: the store does not say (%s)", self.pod_name, error)
             return self._now
 
-    def _hear(self) -> datetime | None:
-        found = open_root(Settings()).read_or_none(self.progress)
+    def _hear(self, is_running: bool) -> datetime | None:
+        store = open_root(Settings())
+        if not is_running:
+            self._is_cancelled = store.exists(self.cancel)
+            return None
+        found = store.read_or_none(self.progress)
         if found is None:
             return None
         said = msgspec.json.decode(found, type=Progress)

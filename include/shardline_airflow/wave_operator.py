@@ -151,6 +151,7 @@ class Watch:
     brake: Brake | None = None
     slots: int | None = None
     done: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
     pool: PoolWatch | None = None
 
     def run(self, waves: Sequence[Wave]) -> None:
@@ -195,9 +196,10 @@ class Watch:
         return bool(again)
 
     def _unfinished(self, states: dict[Wave, WaveState]) -> int:
-        """Shards of living waves that had no results when they were last counted."""
+        """Shards of living waves that had neither results nor died when they were last counted."""
         living = (wave for wave, state in states.items() if state is WaveState.LIVING)
-        return sum(n not in self.done for wave in living for n in wave.numbers)
+        ended = self.done | self.failed
+        return sum(n not in ended for wave in living for n in wave.numbers)
 
     def _stop(self, brake: Brake, is_work_left: bool) -> None:
         """Raise what the brake means; where no wave was kept back, settle_shards decides."""
@@ -257,10 +259,10 @@ class Watch:
                 log.error("no further wave: %s", self.brake.reason)
 
     def _find_brake(self, rows_dead: int, opened: Sequence[Wave]) -> Brake | None:
-        failed = [self.shards[n] for wave in opened for n in self._failed_numbers(wave)]
+        self.failed = {n for wave in opened for n in self._failed_numbers(wave)}
         deaths = [
             read_death(self.store, self.plan, entry, self.generation)
-            for entry in failed
+            for entry in (self.shards[n] for n in sorted(self.failed))
             # whoever marks a dag run as failed marks its finished tasks too
             if not self.store.exists(self.plan.layout.results(entry.shard))
         ]
