@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -35,6 +35,8 @@ _HEARD_S = 60.0
 _CONNECTION_S = 600.0
 """A connection is made anew so often: its token may be short-lived."""
 
+_REMOVE_AGAIN_S = (0.0, 2.0, 8.0, 20.0, 40.0)
+"""For a minute: Airflow waits two for the end of a trigger."""
 
 _ENDING: set[asyncio.Future[None]] = set()
 """Pods that are being deleted: the loop itself keeps weak references only."""
@@ -207,17 +209,32 @@ class ShardPodTrigger(KubernetesPodTrigger):
         await self._remove()
 
     async def _remove(self) -> None:
+        self.log.info("pod %s: deleted, its worker drains", self.pod_name)
+        for delay_s in _REMOVE_AGAIN_S:
+            await asyncio.sleep(delay_s)
+            try:
+                why = await self._try_to_remove()
+            except Exception as error:  # noqa: BLE001 - as for a look: it may be back in a moment
+                why = f"{type(error).__name__}: {error}"
+            if not why:
+                return
+            self.log.warning("pod %s: not removed yet (%s)", self.pod_name, why)
+        self.log.error("pod %s: left to reap_pods of a later wave", self.pod_name)
+
+    async def _try_to_remove(self) -> str:
+        """Delete the pod and take its finalizer off; why not, if the API said no."""
         from kubernetes_asyncio.client import CoreV1Api
 
-        self.log.info("pod %s: deleted, its worker drains", self.pod_name)
         delete, free = removal(self.uid)
         where, raw = (self.pod_name, self.pod_namespace), {"_preload_content": False}
         async with self.hook.get_conn() as client:
             api = CoreV1Api(client)
-            for call in (
-                api.delete_namespaced_pod(*where, body=delete, **raw),
-                api.patch_namespaced_pod(*where, free, **raw),
-            ):
-                async with await call as answer:
+            calls: tuple[Callable[[], Any], ...] = (
+                lambda: api.delete_namespaced_pod(*where, body=delete, **raw),
+                lambda: api.patch_namespaced_pod(*where, free, **raw),
+            )
+            for call in calls:
+                async with await call() as answer:
                     if answer.status not in (200, 202, 404, 409):  # 409: another has its name
-                        self.log.error("pod %s: not removed (%d)", self.pod_name, answer.status)
+                        return str(answer.status)
+        return ""

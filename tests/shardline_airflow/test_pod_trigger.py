@@ -92,6 +92,20 @@ def test_a_task_ended_by_a_person_leaves_no_pod(trigger: ShardPodTrigger, pod: F
     assert not pod.api.pods
 
 
+@pytest.mark.parametrize(("code", "method"), [(500, "DELETE"), (0, "DELETE"), (429, "PATCH")])
+def test_a_task_ended_by_a_person_leaves_no_pod_when_the_api_is_away_for_a_moment(
+    trigger: ShardPodTrigger,
+    pod: FakePod,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    method: str,
+) -> None:
+    monkeypatch.setattr("shardline_airflow.pod_trigger._REMOVE_AGAIN_S", (0.0,) * 5)
+    pod.api.fail(code, n=3, method=method)
+    ask(trigger, TaskInstanceState.FAILED)
+    assert not pod.api.pods
+
+
 def test_a_trigger_that_is_cancelled_again_while_it_ends_leaves_no_pod(
     trigger: ShardPodTrigger, pod: FakePod
 ) -> None:
