@@ -29,8 +29,11 @@ from typing import Any, ClassVar
 
 import msgspec
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
+from airflow.sdk.exceptions import AirflowNotFoundException
+from kubernetes.client import CoreV1Api
+from kubernetes.config import ConfigException
 
-from shardline.errors import Cancelled
+from shardline.errors import Cancelled, WrongInput
 from shardline.reasons import PodOutcome
 from shardline.runners.generations import is_cancelled
 from shardline.runners.gpu.facts import CONTAINER, PodFacts, read_facts
@@ -126,6 +129,8 @@ class InferShardOnGpu(KubernetesPodOperator):
             return
         now = pods.api.now()
         stop = look(read_facts(pod), now, now, self._patience)
+        if stop is None and event["stop"] == Stop.CANCELLED and not read_facts(pod).is_running:
+            stop = Stop.CANCELLED
         if stop is None and event["stop"] == Stop.LOST:  # it may have come back meanwhile
             stop = look(read_facts(pod), now, pods.heard_at(event["attempt"]), self._patience)
         self._go_on(context, pods, pod, stop)
@@ -148,11 +153,19 @@ class InferShardOnGpu(KubernetesPodOperator):
         settings = read_gpu_settings()
         self.kubernetes_conn_id, self.namespace = settings.conn_id, settings.namespace
         self._patience = settings.patience
-        api = PodApi(self.client, settings.namespace)
+        api = PodApi(self._reach_cluster(), settings.namespace)
         generation = int(context["params"]["generation"])
         pods = ShardPods(store, plan, self.shard, generation, settings, api)
         self._before = attempts_before(store, plan, self.shard, generation, context)
         return pods
+
+    def _reach_cluster(self) -> CoreV1Api:
+        try:
+            return self.client
+        except (ConfigException, AirflowNotFoundException) as error:
+            raise WrongInput(
+                f"SHARDLINE_GPU_CONN_ID: {self.kubernetes_conn_id} leads to no cluster ({error})"
+            ) from error
 
     def _send(self, context: Any, pods: ShardPods) -> dict[str, Any]:
         if is_cancelled(pods.store, pods.plan.job_id, pods.generation):
@@ -186,6 +199,7 @@ class InferShardOnGpu(KubernetesPodOperator):
             poll_interval=pods.settings.poll_s,
             uid=pod["metadata"]["uid"],
             progress=pods.plan.layout.progress(pods.shard, attempt),
+            cancel=pods.plan.layout.cancel(pods.generation),
             attempt=attempt,
             patience=asdict(self._patience),
         )

@@ -31,6 +31,7 @@ PATIENCE_S = 150.0
 """How long a call is repeated: longer than a control plane's restart."""
 _TIMEOUT_S = (5, 30)
 _LOG_TIMEOUT_S = (5, 10)
+_LOG_BYTES = 1_000_000
 _DELAYS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 _REFUSES = frozenset({401, 403})
 """Patience too: a control plane that starts knows nobody's rights for some seconds."""
@@ -173,6 +174,7 @@ class PodApi:
                 self.namespace,
                 container=CONTAINER,
                 tail_lines=lines,
+                limit_bytes=_LOG_BYTES,
                 _request_timeout=_LOG_TIMEOUT_S,
                 _preload_content=False,
             )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -37,6 +37,8 @@ _HEARD_S = 60.0
 _CONNECTION_S = 600.0
 """A connection is made anew so often: its token may be short-lived."""
 
+_REMOVE_AGAIN_S = (0.0, 2.0, 8.0, 20.0, 40.0)
+"""For a minute: Airflow waits two for the end of a trigger."""
 
 _ENDING: set[asyncio.Future[None]] = set()
 """Pods that are being deleted: the loop itself keeps weak references only."""
@@ -49,15 +51,17 @@ class ShardPodTrigger(KubernetesPodTrigger):
         self,
         *,
         progress: str,
+        cancel: str,
         attempt: str,
         uid: str,
         patience: dict[str, float],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.progress, self.attempt, self.uid = progress, attempt, uid
+        self.progress, self.cancel, self.attempt, self.uid = progress, cancel, attempt, uid
         self.patience = patience
         self._told: tuple[int, str] | None = None
+        self._is_cancelled = False
         self._hearing: asyncio.Future[datetime | None] | None = None
         self._asked_at = 0.0
         self._now = datetime.now(UTC)
@@ -66,21 +70,26 @@ class ShardPodTrigger(KubernetesPodTrigger):
         self._connected_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("progress", "attempt", "uid", "patience")
+        names = ("progress", "cancel", "attempt", "uid", "patience")
         own = {name: getattr(self, name) for name in names}
         return f"{type(self).__module__}.{type(self).__qualname__}", super().serialize()[1] | own
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        patience, last = Patience(**self.patience), None
+        patience, last, said_at = Patience(**self.patience), None, time.monotonic()
         try:
             while True:
                 pod = await self._look()
                 facts = read_facts(pod) if pod else None
-                if facts and facts.is_running:
-                    self._listen()
+                if facts:
+                    self._listen(facts.is_running)
                 stop = None
                 if pod is not None:
+                    said_at = time.monotonic()
                     stop = look(facts, self._now, self._heard_at(), patience)
+                elif time.monotonic() - said_at > patience.api_s:
+                    stop = Stop.LOST
+                if stop is None and facts and self._is_cancelled and not facts.is_running:
+                    stop = Stop.CANCELLED
                 last = facts or last
                 if stop is not None:
                     self._fired_event = True
@@ -134,13 +143,16 @@ class ShardPodTrigger(KubernetesPodTrigger):
         if connection is not None:
             await connection.aclose()
 
-    def _listen(self) -> None:
-        """Ask the store once in a while how far the worker is; a store that hangs holds nobody up."""
+    def _listen(self, is_running: bool) -> None:
+        """Ask the store once in a while how far the worker is; a store that hangs holds nobody up.
+
+        Before it runs, whether its job was cancelled: nobody else would find it out.
+        """
         if self._hearing is None or (
             self._hearing.done() and time.monotonic() - self._asked_at >= _HEARD_S
         ):
             self._asked_at = time.monotonic()
-            self._hearing = asyncio.ensure_future(asyncio.to_thread(self._hear))
+            self._hearing = asyncio.ensure_future(asyncio.to_thread(self._hear, is_running))
 
     def _heard_at(self) -> datetime | None:
         """When the worker last wrote to the store; now, while the store does not say."""
@@ -153,8 +165,12 @@ class ShardPodTrigger(KubernetesPodTrigger):
             self.log.warning("pod %s: the store does not say (%s)", self.pod_name, error)
             return self._now
 
-    def _hear(self) -> datetime | None:
-        found = _root().read_or_none(self.progress)
+    def _hear(self, is_running: bool) -> datetime | None:
+        store = _root()
+        if not is_running:
+            self._is_cancelled = store.exists(self.cancel)
+            return None
+        found = store.read_or_none(self.progress)
         if found is None:
             return None
         said = msgspec.json.decode(found, type=Progress)
@@ -195,20 +211,35 @@ class ShardPodTrigger(KubernetesPodTrigger):
         await self._remove()
 
     async def _remove(self) -> None:
+        self.log.info("pod %s: deleted, its worker drains", self.pod_name)
+        for delay_s in _REMOVE_AGAIN_S:
+            await asyncio.sleep(delay_s)
+            try:
+                why = await self._try_to_remove()
+            except Exception as error:  # noqa: BLE001 - as for a look: it may be back in a moment
+                why = f"{type(error).__name__}: {error}"
+            if not why:
+                return
+            self.log.warning("pod %s: not removed yet (%s)", self.pod_name, why)
+        self.log.error("pod %s: left to reap_pods of a later wave", self.pod_name)
+
+    async def _try_to_remove(self) -> str:
+        """Delete the pod and take its finalizer off; why not, if the API said no."""
         from kubernetes_asyncio.client import CoreV1Api
 
-        self.log.info("pod %s: deleted, its worker drains", self.pod_name)
         delete, free = removal(self.uid)
         where, raw = (self.pod_name, self.pod_namespace), {"_preload_content": False}
         async with self.hook.get_conn() as client:
             api = CoreV1Api(client)
-            for call in (
-                api.delete_namespaced_pod(*where, body=delete, **raw),
-                api.patch_namespaced_pod(*where, free, **raw),
-            ):
-                async with await call as answer:
+            calls: tuple[Callable[[], Any], ...] = (
+                lambda: api.delete_namespaced_pod(*where, body=delete, **raw),
+                lambda: api.patch_namespaced_pod(*where, free, **raw),
+            )
+            for call in calls:
+                async with await call() as answer:
                     if answer.status not in (200, 202, 404, 409):  # 409: another has its name
-                        self.log.error("pod %s: not removed (%d)", self.pod_name, answer.status)
+                        return str(answer.status)
+        return ""
 
 
 def _root() -> Store:

@@ -7,8 +7,10 @@ before it could ask whether a person had ended the task. Its worker drains; its 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Any
 
-from shardline.runners.gpu.errand import store_labels
+from shardline.runners.gpu.errand import GENERATION, JOB, label_value, store_labels
 from shardline.runners.gpu.facts import read_facts
 from shardline.runners.gpu.settings import read_gpu_settings
 from shardline.settings import Settings
@@ -18,8 +20,10 @@ from shardline_airflow.pod_api import PodApi
 log = logging.getLogger(__name__)
 
 
-def reap_pods(dag_id: str, run_id: str) -> int:
-    """Remove every pod of one wave; how many there were.
+def reap_pods(dag_id: str, run_id: str, job_id: str, generation: int) -> int:
+    """Remove every pod of one wave, and those of the job's generations before; how many there were.
+
+    Of these no wave lives, and whoever ended one with Airflow's own buttons ended its reaper with it.
 
     Raises:
         ControlPlaneDown: the Kubernetes API does not answer.
@@ -29,7 +33,8 @@ def reap_pods(dag_id: str, run_id: str) -> int:
     settings = read_gpu_settings()
     root = settings.root or open_store(Settings().root).uri
     core = KubernetesHook(conn_id=settings.conn_id).core_v1_client
-    return reap(PodApi(core, settings.namespace), root, dag_id, run_id)
+    api = PodApi(core, settings.namespace)
+    return reap(api, root, dag_id, run_id) + reap_older(api, root, job_id, generation)
 
 
 def reap(api: PodApi, root: str, dag_id: str, run_id: str) -> int:
@@ -38,7 +43,18 @@ def reap(api: PodApi, root: str, dag_id: str, run_id: str) -> int:
 
     wanted = {"dag_id": dag_id, "run_id": run_id}
     labels = {name: make_safe_label_value(value) for name, value in wanted.items()}
-    left = api.find(labels | store_labels(root))
+    return _remove(api, api.find(labels | store_labels(root)))
+
+
+def reap_older(api: PodApi, root: str, job_id: str, generation: int) -> int:
+    """Remove what generations before this one have left."""
+    found = api.find({JOB: label_value(job_id)} | store_labels(root))
+    return _remove(
+        api, [pod for pod in found if int(pod["metadata"]["labels"][GENERATION]) < generation]
+    )
+
+
+def _remove(api: PodApi, left: Sequence[dict[str, Any]]) -> int:
     for pod in left:
         facts = read_facts(pod)
         log.warning("pod %s (%s) was left behind: removed", facts.name, facts.phase)

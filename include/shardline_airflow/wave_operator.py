@@ -151,8 +151,9 @@ class Watch:
     pause: Callable[[float], None] = time.sleep
     brake: Brake | None = None
     done: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
     pool: PoolWatch | None = None
-    _failed: dict[Wave, list[int]] = field(default_factory=dict)
+    _failed_before: dict[Wave, list[int]] = field(default_factory=dict)
 
     def run(self, waves: Sequence[Wave]) -> None:
         """Open `waves` and wait for their end. Raises LimitExceeded or Cancelled after a brake."""
@@ -197,9 +198,10 @@ class Watch:
         return bool(again)
 
     def _unfinished(self, states: dict[Wave, WaveState]) -> int:
-        """Shards of living waves that had no results when they were last counted."""
+        """Shards of living waves that had neither results nor died when they were last counted."""
         living = (wave for wave, state in states.items() if state is WaveState.LIVING)
-        return sum(n not in self.done for wave in living for n in wave.numbers)
+        ended = self.done | self.failed
+        return sum(n not in ended for wave in living for n in wave.numbers)
 
     def _stop(self, brake: Brake, is_work_left: bool) -> None:
         """Raise what the brake means; where no wave was kept back, settle_shards decides."""
@@ -250,17 +252,17 @@ class Watch:
             if line := self.pool.look(running, waiting):
                 log.warning("%s", line)
         if self.brake is None:
-            failed = [
+            self.failed = {
                 n for wave, state in states.items() for n in self._failed_numbers(wave, state)
-            ]
-            self.brake = self._find_brake(status.rows_dead, failed)
+            }
+            self.brake = self._find_brake(status.rows_dead)
             if self.brake is not None:
                 log.error("no further wave: %s", self.brake.reason)
 
-    def _find_brake(self, rows_dead: int, failed: Sequence[int]) -> Brake | None:
+    def _find_brake(self, rows_dead: int) -> Brake | None:
         deaths = [
             read_death(self.store, self.plan, self.shards[n], self.generation)
-            for n in failed
+            for n in sorted(self.failed)
             # whoever marks a dag run as failed marks its finished tasks too
             if n not in self.done
         ]
@@ -279,10 +281,10 @@ class Watch:
         """Numbers of the wave's shards whose tasks have failed for good; of an ended wave asked once."""
         if state is WaveState.UNOPENED:
             return []
-        if state is WaveState.ENDED and wave in self._failed:
-            return self._failed[wave]
+        if state is WaveState.ENDED and wave in self._failed_before:
+            return self._failed_before[wave]
         run_id = wave.run_id(self.plan.job_id, self.generation)
         found = self.runs.failed_values(self.ti, run_id, mapped=INFER_TASK, source=NUMBERS_TASK)
         if state is WaveState.ENDED:
-            self._failed[wave] = found
+            self._failed_before[wave] = found
         return found

@@ -66,10 +66,11 @@ def wave_tasks(infer_shard: Any, *, has_pods: bool = False) -> Any:
         return stages.unfinished_shards(**wave)
 
     @task(**RETRIES)
-    def reap_pods(dag_run: Any = None) -> int:
+    def reap_pods(dag_run: Any = None, params: Any = None) -> int:
         from shardline_airflow.reaper import reap_pods
 
-        return reap_pods(dag_run.dag_id, dag_run.run_id)
+        job_id, generation = params["job_id"], params["generation"]
+        return reap_pods(dag_run.dag_id, dag_run.run_id, job_id, generation)
 
     @task(**RETRIES)
     def check_outcome(params: Any = None) -> None:

@@ -141,6 +141,7 @@ def test_what_is_applied_is_what_the_files_say(applied: Applied) -> None:
         (True, "patch", "pods"),
         (True, "delete", "pods"),
         (True, "get", "pods/log"),
+        (True, "list", "resourcequotas"),
         (False, "create", "pods/exec"),
         (False, "create", "pods/eviction"),
         (False, "update", "pods"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
@@ -262,14 +263,17 @@ def test_an_image_that_cannot_be_pulled_has_an_end(
 
 def test_a_wrong_manifest_is_given_up_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = make()
-    monkeypatch.setenv("SHARDLINE_GPU_MEMORY", "lots")
+    clouds = Path(os.environ["SHARDLINE_GPU_CLOUDS_FILE"])
+    blocks = yaml.safe_load(clouds.read_text())
+    blocks["test"]["volumes"].append({"name": "No Name", "emptyDir": {}})
+    clouds.write_text(yaml.safe_dump(blocks))
     ended = task.run()
     assert isinstance(ended, GivenUp)
     assert "permanent: wrong_manifest" in said(ended)
 
 
-def test_a_namespace_without_room_costs_the_shard_nothing(
-    make: Make, api: CoreV1Api, namespace: str
+def test_a_namespace_without_room_costs_the_shard_nothing_and_a_missing_account_does(
+    make: Make, api: CoreV1Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (task,) = make()
     spec = client.V1ResourceQuotaSpec(hard={"count/pods": "0"})
@@ -277,6 +281,12 @@ def test_a_namespace_without_room_costs_the_shard_nothing(
     api.create_namespaced_resource_quota(namespace, body)
     until("quota", lambda: bool(quota_status(api, namespace)))
     assert "free, 0 of 3: over_quota" in said(task.run())
+    spec.hard = {"count/pods": "100"}
+    api.patch_namespaced_resource_quota("none", namespace, {"spec": {"hard": spec.hard}})
+    until("room", lambda: quota_status(api, namespace) == spec.hard)
+    monkeypatch.setenv("SHARDLINE_GPU_SERVICE_ACCOUNT", "nobody")
+    assert "charged, 1 of 3: refused" in said(task.run())
+    monkeypatch.delenv("SHARDLINE_GPU_SERVICE_ACCOUNT")
     api.delete_namespaced_resource_quota("none", namespace)
     assert task.run() is None
 
@@ -322,7 +332,8 @@ def test_what_a_wave_leaves_is_reaped_and_drains(make: Make) -> None:
     task.start()
     task.wait_segment()
     pod = task.pod()
-    assert reap(PodApi(task.api, task.namespace), "infer_on_gpu", task.ti.run_id) == 1
+    api = PodApi(task.api, task.namespace)
+    assert reap(api, task.store.uri, "infer_on_gpu", task.ti.run_id) == 1
     pod.wait_gone()
     (attempt,) = task.attempts()
     assert attempt.end is AttemptEnd.DRAINED

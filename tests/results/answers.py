@@ -108,9 +108,10 @@ def put_attempt(
     attempt: str = ATTEMPT,
     end: AttemptEnd | None = None,
     message: str = "",
+    **fields: Any,
 ) -> None:
     """An attempt's record, as a worker leaves it."""
-    record = Attempt(attempt, shard, 1, "host", 1, "now", end=end, message=message)
+    record = Attempt(attempt, shard, 1, "host", 1, "now", end=end, message=message, **fields)
     store.write(plan.layout.attempt(shard, attempt), msgspec.json.encode(record))
 
 

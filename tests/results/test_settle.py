@@ -12,7 +12,7 @@ import pytest
 
 from shardline.errors import Cancelled, JobNotReady, LimitExceeded, StoreUnavailable
 from shardline.plan import Plan
-from shardline.reasons import AttemptEnd
+from shardline.reasons import AttemptEnd, PodOutcome
 from shardline.results.merge import merge_shards
 from shardline.results.settle import read_settlement, settle_shards
 from shardline.segments import commit_results
@@ -92,6 +92,18 @@ def test_the_cause_is_that_of_the_last_attempt(tmp_path: Path) -> None:
     settle_shards(store, plan, generation=1)
     message = read_results(store, plan, first)[-1]["error"]["message"]
     assert message == f"attempt {last} ended engine_failed: no GPU was found"
+
+
+@pytest.mark.protocol(15)
+def test_the_cause_names_how_the_pod_ended_and_where(tmp_path: Path) -> None:
+    store, plan = half_done(tmp_path)
+    first = shards_of(store, plan)[0]
+    seen = {"pod_outcome": PodOutcome.OOM_KILLED, "pod_uid": "uid-1", "node": "spot-7"}
+    put_attempt(store, plan, first, last := ATTEMPT[:-1] + "2", **seen)
+    settle_shards(store, plan, generation=1)
+    message = read_results(store, plan, first)[-1]["error"]["message"]
+    said = PodOutcome.OOM_KILLED.sentence
+    assert message == f"attempt {last} ended oom_killed: {said} (pod uid-1, node spot-7)"
 
 
 def test_an_error_that_a_segment_holds_keeps_its_own_reason(tmp_path: Path) -> None:

@@ -272,6 +272,50 @@ def test_after_a_cancel_no_pod_is_sent(task: ShardTask) -> None:
     assert not task.cluster.created
 
 
+@pytest.mark.protocol(20)
+def test_a_pod_that_still_waits_for_a_machine_is_let_go_by_a_cancel(task: ShardTask) -> None:
+    """A machine would be bought for a worker that ends at once."""
+    task.cluster.fate = lambda pod: pod.condition("PodScheduled", "False", "Unschedulable")
+    deferral = task.start()
+    cancel_generation(task.store, task.plan.job_id, 1)
+    with pytest.raises(GivenUp, match="cancelled"):
+        task.resume(deferral)
+
+
+@pytest.mark.protocol(20)
+def test_a_worker_that_runs_is_left_to_find_the_cancel_itself(task: ShardTask) -> None:
+    task.cluster.fate = lambda pod: pod.run()
+    deferral = task.start()
+    (pod,) = task.cluster.created
+    cancel_generation(task.store, task.plan.job_id, 1)
+    task.cluster.on_look = lambda looks: pod.end(76) if looks == 20 else None
+    assert task.watch(deferral)["stop"] == "ended"
+    assert isinstance(task.run(), GivenUp)
+
+
+def test_an_api_that_was_away_for_long_when_it_is_back_costs_no_pod(task: ShardTask) -> None:
+    task.cluster.fate = lambda pod: pod.run()
+    task.start()
+    (pod,) = task.cluster.created
+    lost = {"name": pod.name, "attempt": task.attempt_of(pod), "stop": "lost", "facts": None}
+    with pytest.raises(TaskDeferred):
+        task.go_on(lost)
+    task.answer(pod)
+    assert task.run() is None
+
+
+@pytest.mark.parametrize("conn_id", ["kubernetes_default", "elsewhere"])
+def test_a_connection_that_leads_to_no_cluster_is_given_up_with_its_name(
+    task: ShardTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conn_id: str
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_KUBERNETES_DEFAULT")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHARDLINE_GPU_CONN_ID", conn_id)
+    ended = task.run()
+    assert isinstance(ended, GivenUp)
+    assert f"SHARDLINE_GPU_CONN_ID: {conn_id} leads to no cluster" in reason_of(ended)
+
+
 def test_a_worker_that_ended_well_without_results_is_no_success(task: ShardTask) -> None:
     def fate(pod: FakePod) -> None:
         pod.run()

@@ -58,6 +58,7 @@ def trigger(
         kubernetes_conn_id="kubernetes_default",
         poll_interval=0.01,
         progress="jobs/j/progress/s~a.json",
+        cancel="jobs/j/cancel/1",
         attempt="a",
         uid="uid-1",
         patience=vars(Patience()),
@@ -87,6 +88,20 @@ def test_a_trigger_that_cannot_ask_keeps_its_pod(trigger: ShardPodTrigger, pod: 
 
 
 def test_a_task_ended_by_a_person_leaves_no_pod(trigger: ShardPodTrigger, pod: FakePod) -> None:
+    ask(trigger, TaskInstanceState.FAILED)
+    assert not pod.api.pods
+
+
+@pytest.mark.parametrize(("code", "method"), [(500, "DELETE"), (0, "DELETE"), (429, "PATCH")])
+def test_a_task_ended_by_a_person_leaves_no_pod_when_the_api_is_away_for_a_moment(
+    trigger: ShardPodTrigger,
+    pod: FakePod,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    method: str,
+) -> None:
+    monkeypatch.setattr("shardline_airflow.pod_trigger._REMOVE_AGAIN_S", (0.0,) * 5)
+    pod.api.fail(code, n=3, method=method)
     ask(trigger, TaskInstanceState.FAILED)
     assert not pod.api.pods
 
@@ -158,6 +173,15 @@ def test_what_was_seen_last_of_a_pod_that_goes_is_told(
     event = asyncio.run(first(trigger))
     assert event["stop"] == "gone"
     assert event["facts"]["started_at"] is not None
+
+
+def test_an_api_that_says_nothing_for_good_is_left_to_the_task(
+    trigger: ShardPodTrigger, pod: FakePod
+) -> None:
+    pod.api.fail(403, n=10_000)
+    trigger.patience["api_s"] = 0.05
+    assert asyncio.run(first(trigger))["stop"] == "lost"
+    assert pod.name in pod.api.pods
 
 
 def test_a_store_that_hangs_hides_no_end_of_a_pod(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kubernetes import client
 
-from shardline.runners.gpu.errand import store_labels
+from shardline.runners.gpu.errand import store_labels, work_labels
 from shardline_airflow.pod_api import PodApi
-from shardline_airflow.reaper import reap
+from shardline_airflow.reaper import reap, reap_older
 from tests.kubernetes_api import FakeKubernetes, FakePod, fake_kubernetes
 
 RUN = "ticket-triage-" + "long-" * 12 + "0123abcd-w0-g1"
@@ -31,6 +31,20 @@ def put(server: FakeKubernetes, name: str, run_id: str, root: str = ROOT) -> Fak
     }
     server.pods[name] = FakePod(body, server)
     return server.pods[name]
+
+
+def test_what_older_generations_have_left_is_removed_too() -> None:
+    with fake_kubernetes() as server:
+        for generation in (1, 2, 3):
+            pod = put(server, f"g{generation}", RUN)
+            work = work_labels(ROOT, "job", "shard-00000-000", generation)
+            pod.object["metadata"]["labels"] = work
+        elsewhere = put(server, "of another job", RUN)
+        elsewhere.object["metadata"]["labels"] = work_labels(ROOT, "other", "shard-00000-000", 1)
+        configuration = client.Configuration(host=f"http://127.0.0.1:{server.port}")
+        api = PodApi(client.CoreV1Api(client.ApiClient(configuration)), "shardline")
+        assert reap_older(api, ROOT, "job", 2) == 1
+        assert set(server.pods) == {"g2", "g3", "of another job"}
 
 
 def test_living_and_ended_pods_of_the_wave_are_removed_and_those_of_others_stay() -> None:

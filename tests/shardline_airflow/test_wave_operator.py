@@ -17,8 +17,16 @@ from shardline.reasons import ExitCode
 from shardline.rows import Attempt
 from shardline.runners.generations import cancel_generation
 from shardline.runners.pool import PoolWatch
-from shardline.runners.waves import FIRST_WAVE, WAVE, Wave, plan_waves, unfinished_waves
+from shardline.runners.waves import (
+    FIRST_WAVE,
+    WAVE,
+    Wave,
+    WaveState,
+    plan_waves,
+    unfinished_waves,
+)
 from shardline.shards.manifest import read_manifest, read_shards
+from shardline.status.read import StatusReader
 from shardline.store import Store
 from shardline_airflow.runs import DagRuns
 from shardline_airflow.wave_operator import (
@@ -226,6 +234,20 @@ def test_a_shard_that_is_cleared_in_a_wave_that_had_ended_is_waited_for(tmp_path
     watch.pause = clear_in_the_second_wave
     watch.run(plan_waves(FIRST_WAVE + 3))
     assert len(done_numbers(job.store, job.plan, job.shards)) == FIRST_WAVE + 3
+
+
+def test_dead_shards_keep_no_place_from_the_next_wave(tmp_path: Path) -> None:
+    """A wave with many dead shards and one straggler would idle the fleet."""
+    job = Job(tmp_path, 3, max_dead=1)
+    runs, watch = job.watch(lambda n: job.dead(n) if n < 2 else "running")
+    (wave,) = plan_waves(3)
+    watch.slots = 1
+    watch._open(wave)
+    run_id = wave.run_id(job.plan.job_id, 1)
+    assert watch._unfinished({wave: WaveState.LIVING}) == 3
+    runs.count_living([run_id])
+    watch._look(StatusReader(job.store, job.plan), {wave: WaveState.LIVING})
+    assert watch._unfinished({wave: WaveState.LIVING}) == 1
 
 
 def test_a_pool_that_is_larger_than_the_setting_is_told_once(

@@ -227,11 +227,14 @@ def _seal(store: Store, plan: Plan, entry: ShardEntry, attempt: str | None) -> N
 
 
 def _cause(store: Store, plan: Plan, shard: str, attempt: str) -> str:
-    """One sentence on how the last attempt ended."""
+    """One sentence on how the last attempt ended, and where."""
     record = msgspec.json.decode(store.read(plan.layout.attempt(shard, attempt)), type=Attempt)
-    if record.end is None:
-        return f"attempt {attempt} was interrupted" + (f": {record.message}" * bool(record.message))
-    return f"attempt {attempt} ended {record.end.value}: {record.message or record.end.sentence}"
+    end = record.pod_outcome or record.end
+    how = "was interrupted" if end is None else f"ended {end.value}"
+    said = record.message or ("" if end is None else end.sentence)
+    places = {"pod": record.pod_uid, "node": record.node}
+    where = ", ".join(f"{what} {name}" for what, name in places.items() if name)
+    return f"attempt {attempt} {how}" + (said and f": {said}") + (where and f" ({where})")
 
 
 def _check_limit(plan: Plan, settlement: Settlement) -> None:

@@ -10,6 +10,7 @@ import pytest
 from shardline.errors import NotAllowed, WrongInput
 from shardline.job import JobFile
 from shardline.runners.gpu.check import check_gpu_job
+from shardline.runners.gpu.settings import GpuSettings
 from tests.factories import make_job
 
 ROOT = "s3://lake/shardline"
@@ -68,6 +69,13 @@ def test_what_workers_would_refuse_at_their_start_is_named(tmp_path: Path) -> No
     with pytest.raises(WrongInput, match="SHARDLINE_SEGMENT_S"):
         check_gpu_job(gpu_job(tmp_path), ROOT, {"SHARDLINE_SEGMENT_S": "1m"})
     check_gpu_job(gpu_job(tmp_path), ROOT, {"SHARDLINE_SEGMENT_S": "", "SHARDLINE_DRAIN_S": "x"})
+
+
+def test_what_a_deployment_sets_for_its_workers_reaches_those_in_pods(tmp_path: Path) -> None:
+    """A plan made through a mirror of the hub, or for an engine that starts for long, holds there."""
+    with pytest.raises(WrongInput, match=r"SHARDLINE_GPU_STALE_S: .*7200 s"):
+        check_gpu_job(gpu_job(tmp_path), ROOT, {"SHARDLINE_ENGINE_START_S": "7200"})
+    assert "HF_ENDPOINT" in GpuSettings().worker_env
 
 
 def test_a_folder_that_pods_do_not_see_is_named(

@@ -32,6 +32,9 @@ def quota(name: str, hard: str, used: str) -> dict[str, Any]:
         (quota("services", "1", "1"), False),
         # larger than the whole quota: no waiting helps
         (quota("requests.nvidia.com/gpu", "1", "0"), False),
+        # closed for a while
+        (quota("count/pods", "0", "0"), True),
+        (quota("requests.nvidia.com/gpu", "0", "0"), True),
         ({"status": {"hard": {"pods": "10"}}}, True),
         ({}, True),
     ],

@@ -33,6 +33,8 @@ class Stop(StrEnum):
     NO_IMAGE = "no_image"
     NO_ROOM = "no_room"
     WONT_START = "wont_start"
+    CANCELLED = "cancelled"
+    """The job was, and its worker does not run yet, which would find it out."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Patience:
     stale_s: float = 3_600
     """The worker wrote nothing to the store, whatever its node says: longer than an engine may take
     to start (SHARDLINE_ENGINE_START_S) and a store may be away (SHARDLINE_STORE_PATIENCE_S)."""
+    api_s: float = 1_800
+    """The API does not say how the pod is: then the task asks, whose tries are counted."""
 
 
 _HOPELESS_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull"})
@@ -141,6 +145,7 @@ _BEFORE_RUNNING = {
     Stop.NO_IMAGE: PodOutcome.IMAGE_CANNOT_BE_PULLED,
     Stop.NO_ROOM: PodOutcome.UNSCHEDULABLE,
     Stop.WONT_START: PodOutcome.WONT_START,
+    Stop.CANCELLED: PodOutcome.CANCELLED,
 }
 
 

@@ -32,7 +32,10 @@ def _has_no_room(status: Mapping[str, Any], asked: Mapping[str, Decimal]) -> boo
         return True
     for name, limit in (status.get("hard") or {}).items():
         wanted, most = asked.get(name, Decimal(0)), parse_quantity(limit)
-        if wanted <= most < parse_quantity(used.get(name, "0")) + wanted:
+        can_come = (
+            wanted <= most or not most
+        )  # with 0 somebody has closed the namespace for a while
+        if can_come and most < parse_quantity(used.get(name, "0")) + wanted:
             return True
     return False
 

@@ -108,7 +108,10 @@ class GpuSettings(BaseSettings):
         default=15, ge=5, description="The pod's grace period beyond the worker's drain budget."
     )
     deadline_s: int = Field(
-        default=86_400, ge=60, description="The longest life of a pod: a backstop, it drains then."
+        default=86_400,
+        ge=60,
+        le=2**31 - 1,
+        description="The longest life of a pod: a backstop, it drains then.",
     )
     unreachable_s: int = Field(
         default=45, ge=0, description="How long a pod stays bound to a node that is not heard from."
@@ -137,7 +140,16 @@ class GpuSettings(BaseSettings):
         "its node says: longer than an engine's start and SHARDLINE_STORE_PATIENCE_S.",
     )
     worker_env: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=("AWS_REGION", "AWS_ENDPOINT_URL", "SHARDLINE_SEGMENT_S", "SHARDLINE_STALL_S"),
+        default=(
+            "AWS_REGION",
+            "AWS_ENDPOINT_URL",
+            "HF_ENDPOINT",
+            "SHARDLINE_ENGINE_START_S",
+            "SHARDLINE_SEGMENT_S",
+            "SHARDLINE_STALL_S",
+            "SHARDLINE_STORE_PATIENCE_S",
+            "SHARDLINE_WORK_AHEAD_S",
+        ),
         description="Comma-separated variables of our own environment that pods get too. No secrets: "
         "whoever may read pods can read them.",
     )
