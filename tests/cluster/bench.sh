@@ -11,4 +11,4 @@ if ! is_up; then
 fi
 cd "$REPO"
 export PYTHONPATH=include:.
-"$CLUSTER/run.sh" "$PYTHON" -m benchmarks.bench_airflow.on_cluster "$@"
+"$CLUSTER/run.sh" "$PYTHON" -u -m benchmarks.bench_airflow.on_cluster "$@"

@@ -290,6 +290,8 @@ def measure_peer(ground: Ground, shards: int) -> dict[str, Any]:
     env = {
         **ground.env,
         "BENCH_PEER_POD": str(ground.peer_pod),
+        # its trigger refuses a connection that names a file beside the operator's own
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes"}),
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
     }
     home = ground.folder / "peer"
@@ -351,17 +353,20 @@ def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str
         flood = run.during(lambda: len(workers.lives) >= shards, all_it_takes)
         sent = len(workers.lives) - before
         say("flood", flood, sent)
+        paced = [
+            t.idle_s
+            for t in turnarounds(workers.lives.values(), pods)
+            if pace_at <= t.left_at < paced_until
+        ]
+        print(
+            f"       {len(paced)} slots stood idle for {median(paced):.0f} s at that pace (median)"
+        )
         drain = run.during(run.is_over, all_it_takes)
         say("drain", drain, pods)
     whole = Span(fill.start, drain.end)
     say("whole", whole, shards)
     for name, size in run.peak_mb.items():
         print(f"       {name:24} {size} MB at most")
-    paced = [
-        t.idle_s
-        for t in turnarounds(workers.lives.values(), pods)
-        if pace_at <= t.left_at < paced_until
-    ]
     rate = 60 * sent / flood.wall_s
     return {
         "pods_in_flight": pods,

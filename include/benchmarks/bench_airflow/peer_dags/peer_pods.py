@@ -35,6 +35,8 @@ with DAG(
         task_id="run_pod",
         name="peer",
         namespace=os.environ["SHARDLINE_GPU_NAMESPACE"],
+        config_file=os.environ["KUBECONFIG"],
+        in_cluster=False,
         pod_template_dict=json.loads(Path(os.environ[POD]).read_text()),
         deferrable=True,
         get_logs=False,
