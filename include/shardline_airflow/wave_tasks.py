@@ -11,12 +11,14 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from shardline.runners.waves import MAX_LIVING
 from shardline_airflow.job_tasks import RETRIES
 
 WAVE_DAG: dict[str, Any] = {
     "schedule": None,
     "catchup": False,
-    "max_active_runs": 16,
+    # of all jobs: one with stragglers in each of its waves must not hold up the first wave of the next
+    "max_active_runs": 4 * MAX_LIVING,
     "max_active_tasks": 1_000,
     "is_paused_upon_creation": False,
     "tags": ["shardline"],

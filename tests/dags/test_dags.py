@@ -84,7 +84,8 @@ def test_a_wave_fits_what_airflow_maps_and_runs_at_once(bag: DagBag) -> None:
     assert conf.getint("core", "max_map_length") >= WAVE
     for dag_id in WAVE_DAGS:
         assert bag.dags[dag_id].max_active_tasks >= WAVE
-        assert bag.dags[dag_id].max_active_runs >= MAX_LIVING
+        # a job whose stragglers keep all its waves alive does not hold up the first wave of the next
+        assert bag.dags[dag_id].max_active_runs >= 2 * MAX_LIVING
 
 
 def test_a_shard_in_a_pod_waits_without_a_process_and_reads_no_log_that_may_hang(
