@@ -210,7 +210,7 @@ class StackJob:
 
         until("segments", is_working, 300)
         states = {"deferred"}
-        until("deferrals", lambda: {t["state"] for t in self.tasks(generation)} == states, 60)
+        until("deferrals", lambda: {t["state"] for t in self.tasks(generation)} == states, 300)
 
     def _has_segment(self, attempt: Attempt) -> bool:
         found = self.stack.store.list(self.plan.layout.segments(attempt.shard))

@@ -46,7 +46,6 @@ def test_triggerer_and_scheduler_are_killed_and_started_again_and_the_same_pods_
         stack.kill(component)
         stack.airflow.stack.start(component)
     until("new triggerer", lambda: killed.isdisjoint(job.triggerers()), 120)
-    assert job.uids() == uids
     assert job.wait() == "success"
     assert_one_pod_each(job, uids)
 
@@ -69,7 +68,6 @@ def test_a_triggerer_that_stood_still_deletes_no_pod_of_the_triggers_that_were_m
         until(
             "word of it", lambda: any("kept: its task still waits" in job.log(n, 1) for n in (0, 1))
         )
-        assert job.uids() == uids
         assert job.wait() == "success"
     assert_one_pod_each(job, uids)
 
