@@ -7,9 +7,14 @@ import boto3
 import pytest
 from kubernetes import client, config
 
+from deploy.embedded.stack import embedded_airflow
+from shardline.store import open_store
 from tests.airflow_home import use_own_airflow_home
+from tests.cluster.gpu_ground import gpu_environment
 from tests.cluster.ground import GPU, Ground, read_ground
 from tests.cluster.pods import Pods, make_namespace, make_secret
+from tests.cluster.stack_ground import JOBS, ROWS, STACK_ENV, WAVES, ClusterStack
+from tests.factories import make_rows, write_corpus
 from tests.s3_server import s3_server
 
 use_own_airflow_home()
@@ -76,3 +81,22 @@ def fake_nodes() -> str:
         pytest.skip("kwok, which plays nodes, is part of the cluster of tests/cluster only")
     subprocess.run([Path(__file__).with_name("fakenodes.sh"), "3", "8"], check=True)
     return "fake"
+
+
+@pytest.fixture(scope="session")
+def stack(
+    ground: Ground,
+    api: client.CoreV1Api,
+    bucket: dict[str, str],
+    namespace: str,
+    gpus: int,
+    secret: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ClusterStack]:
+    """A whole Airflow beside the cluster, with a corpus; one for all tests, it takes half a minute."""
+    folder = tmp_path_factory.mktemp("stack")
+    write_corpus(folder, make_rows(ROWS))
+    env = {**bucket, **gpu_environment(ground, folder, namespace, secret), **STACK_ENV}
+    store = open_store(env["SHARDLINE_ROOT"])
+    with embedded_airflow(folder / "airflow", env=env, dags=[JOBS, WAVES]) as airflow:
+        yield ClusterStack(airflow, store, folder, api, namespace)

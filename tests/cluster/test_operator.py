@@ -382,3 +382,7 @@ def test_a_lost_node_ends_the_wait_by_itself(
         assert not task.pods()
     finally:
         os.kill(pid, signal.SIGCONT)
+    task.hurry()
+    assert task.run() is None
+    task.assert_whole()
+    assert task.attempts()[-1].resumed_rows > 0

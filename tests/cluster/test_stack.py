@@ -1,106 +1,141 @@
-"""A whole Airflow against the cluster: real triggers, retries and buttons around the shards' pods."""
+"""A whole Airflow against the cluster: retries, buttons and the command line around the shards' pods.
+
+In each: no row lost or doubled, no pod left, no pod without an attempt of its own, and charged what
+the protocol promises.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from kubernetes.client import CoreV1Api, V1Pod
 
-from deploy.embedded.stack import EmbeddedAirflow, embedded_airflow
-from shardline.plan import read_plan
-from shardline.results.verify import verify_job
-from shardline.store import open_store
-from tests.cluster.gpu_ground import gpu_environment, until
-from tests.cluster.ground import Ground
-from tests.factories import make_rows
+from shardline.reasons import AttemptEnd, PodOutcome
+from tests.cluster.gpu_ground import until
+from tests.cluster.stack_ground import JOBS, ROWS, WAVES, ClusterStack, StackJob
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_800)]
-
-WAVES = "infer_on_gpu"
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stack")
-    (folder / "corpus").mkdir()
-    lines = "".join(json.dumps(row) + "\n" for row in make_rows(100))
-    (folder / "corpus" / "part-0.jsonl").write_text(lines)
-    return folder
+@contextmanager
+def drained(node: str) -> Iterator[None]:
+    """As before an upgrade: `kubectl drain` returns when every pod is gone; then the node is back."""
+    options = ["--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout=120s"]
+    try:
+        subprocess.run(["kubectl", "drain", node, *options], check=True)
+        yield
+    finally:
+        subprocess.run(["kubectl", "uncordon", node], check=True)
 
 
-@pytest.fixture(scope="module")
-def airflow(
-    ground: Ground, bucket: dict[str, str], namespace: str, gpus: int, secret: str, folder: Path
-) -> Iterator[EmbeddedAirflow]:
-    env = {**bucket, **gpu_environment(ground, folder, namespace, secret)}
-    dags = ["batch_inference", WAVES]
-    with embedded_airflow(folder / "airflow", env=env, dags=dags) as airflow:
-        yield airflow
-
-
-@pytest.fixture
-def pods(api: CoreV1Api, namespace: str) -> Callable[[], list[V1Pod]]:
-    selector = "app.kubernetes.io/name=shardline-worker"
-    return lambda: list(api.list_namespaced_pod(namespace, label_selector=selector).items)
-
-
-def job(folder: Path, name: str, latency_s: float) -> dict[str, Any]:
-    engine_args = {"max_num_seqs": 8, "latency_s": latency_s}
-    return {
-        "name": name,
-        "corpus": {"uri": str(folder / "corpus"), "id": "id"},
-        "messages": [{"role": "user", "content": "{{ text }}"}],
-        "parameters": {"max_tokens": 8},
-        "run_on": "gpu",
-        "gpu": {"model": "stub", "engine": "stub", "engine_args": engine_args},
-        "shards": {"max_requests": 50},
-    }
-
-
-def wave_of(airflow: EmbeddedAirflow, name: str) -> str:
-    runs = [run["dag_run_id"] for run in airflow.api.runs(WAVES)]
-    return next(run for run in runs if run.startswith(name))
-
-
-@pytest.mark.protocol(11)
-def test_evicted_pods_come_back_by_airflow_s_retries_and_the_job_is_published(
-    airflow: EmbeddedAirflow,
-    pods: Callable[[], list[V1Pod]],
-    api: CoreV1Api,
-    namespace: str,
-    folder: Path,
+@pytest.mark.protocol(11, 12)
+def test_a_drained_node_costs_its_shards_nothing_and_they_go_on_from_their_segments(
+    stack: ClusterStack,
 ) -> None:
-    store = open_store(f"s3://lake/{folder.name}")
-    run = airflow.trigger("batch_inference", {"job": job(folder, "evicted", 1.5)})
-    until("segment", lambda: any("/segments/" in o.path for o in store.list("jobs/")), 600)
-    for pod in pods():
-        name = pod.metadata.name
-        api.create_namespaced_pod_eviction(name, namespace, {"metadata": {"name": name}})
-    assert airflow.wait("batch_inference", run, 900) == "success"
-    wave = wave_of(airflow, "evicted")
-    shards = [
-        task for task in airflow.api.task_instances(WAVES, wave) if task["task_id"] == "infer_shard"
-    ]
-    assert max(task["try_number"] for task in shards) == 2
-    assert all(str(task["rendered_map_index"]).startswith("shard-") for task in shards)
-    logs = [airflow.api.log(WAVES, wave, "infer_shard", n, 1) for n in range(len(shards))]
-    assert any("retry, free, 0 of 3" in log for log in logs)
-    verified = verify_job(store, read_plan(store, wave.rpartition("-w0")[0]))
-    assert verified.holds, verified.differences
-    assert not pods()
+    job = stack.start("drained", 3.0)
+    job.wait_working()
+    job.hurry()
+    (node,) = {pod.spec.node_name for pod in job.pods()}
+    with drained(node):
+        until("pods that wait for a node", lambda: pending(job) == 2)
+    assert job.wait() == "success"
+    job.assert_whole()
+    for number, (first, second) in enumerate(job.attempts()):
+        assert (first.exit_code, first.pod_outcome) == (75, PodOutcome.DRAINED)
+        assert second.resumed_rows == first.counts.results > 0
+        assert "retry, free, 0 of 3: drained" in job.log(number, 1)
+        assert "results committed" in job.log(number, 2)
+    assert [task["try_number"] for task in job.tasks()] == [2, 2]
+    assert [task["rendered_map_index"] for task in job.tasks()] == job.shards
+    assert job.charged() == [0, 0]
+    assert job.committed() == ROWS
 
 
-@pytest.mark.protocol(20)
-def test_a_wave_that_is_marked_failed_leaves_no_pod(
-    airflow: EmbeddedAirflow, pods: Callable[[], list[V1Pod]], folder: Path
+def pending(job: StackJob) -> int:
+    return [pod.status.phase for pod in job.pods()].count("Pending")
+
+
+@pytest.mark.protocol(20, 21)
+def test_a_job_that_was_cancelled_and_then_marked_failed_leaves_no_pod_and_redoes_nothing(
+    stack: ClusterStack,
 ) -> None:
-    run = airflow.trigger("batch_inference", {"job": job(folder, "stopped", 5.0)})
-    until("running pods", lambda: [p.status.phase for p in pods()] == ["Running"] * 2, 600)
-    wave = wave_of(airflow, "stopped")
-    for dag_id, run_id in (("batch_inference", run), (WAVES, wave)):
-        airflow.api.request("PATCH", f"dags/{dag_id}/dagRuns/{run_id}", json={"state": "failed"})
-    until("end of the pods", lambda: not pods(), 240)
+    """Marked failed while no triggerer runs: nobody else is there to delete the pods of such tasks."""
+    job = stack.start("stopped", 6.0)
+    job.wait_working()
+    stack.shardline("cancel", job.plan.job_id)
+    assert job.wait() == "failed"
+    assert not job.pods()
+
+    job.trigger()
+    job.wait_working(generation=2)
+    stack.kill("triggerer")
+    job.mark_failed(generation=2)
+    try:
+        until("end of the pods", lambda: not job.pods(), 120)
+    finally:
+        stack.airflow.stack.start("triggerer")
+    assert job.wait_wave(generation=2) == "failed"
+
+    job.hurry()
+    job.clear(JOBS, job.run, ["run_waves"])
+    assert job.wait() == "success"
+    job.assert_whole()
+    assert job.committed() == ROWS
+    for first, second, third in job.attempts():
+        ends = [attempt.end for attempt in (first, second, third)]
+        assert ends == [AttemptEnd.CANCELLED, AttemptEnd.DRAINED, AttemptEnd.DONE]
+        assert second.resumed_rows == first.counts.results > 0
+        assert third.resumed_rows == second.resumed_rows + second.counts.results
+    assert [job.charged(generation) for generation in (1, 2, 3)] == [[0, 0]] * 3
+
+
+@pytest.mark.protocol(7, 15, 21)
+def test_a_dead_shard_that_is_cleared_is_published_and_a_sealed_one_names_the_replay(
+    stack: ClusterStack,
+) -> None:
+    job = stack.start("cleared", 0.2, shards={"max_requests": 34}, limits={"max_dead": 0.5})
+    with spoiled(job, [1, 2]):
+        assert job.wait() == "failed"
+    assert [task["state"] for task in job.tasks()] == ["success", "failed", "failed"]
+    assert "dead, permanent: wrong_input" in job.log(1, 1)
+    assert "Nothing was changed" in stack.airflow.logs(JOBS, job.run, "settle_shards")
+
+    job.clear(WAVES, job.wave(), [["infer_shard", 1]])
+    job.clear(JOBS, job.run, ["run_waves"])
+    assert job.wait() == "success"
+    job.assert_whole()
+    assert [len(attempts) for attempts in job.attempts()] == [1, 2, 1]
+    assert [task["state"] for task in job.tasks()] == ["success", "success", "failed"]
+
+    job.clear(WAVES, job.wave(), [["infer_shard", 0], ["infer_shard", 2]])
+    assert job.wait_wave() == "success"
+    done, sealed = last_line(job.log(0, 2)), last_line(job.log(2, 2))
+    assert f"{job.shards[0]}: it has results, nothing was run" in done
+    assert f"{job.shards[2]}: sealed, nothing was run" in sealed
+    assert f"`shardline replay {job.plan.job_id} --reason shard_dead`" in sealed
+    job.assert_whole()
+    assert [len(attempts) for attempts in job.attempts()] == [1, 2, 1]
+
+
+def last_line(log: str) -> str:
+    """The last that the task said; Airflow frames its own steps behind it."""
+    return [line for line in log.splitlines() if "group::" not in line][-1]
+
+
+@contextmanager
+def spoiled(job: StackJob, numbers: list[int]) -> Iterator[None]:
+    """Let the bytes of some shards be wrong, from before a pod reads them to the end of the block."""
+    store, layout = job.stack.store, job.plan.layout
+    job.stack.pause(WAVES, True)
+    job.wait_cut()
+    whole = {layout.shard(job.shards[n]): store.read(layout.shard(job.shards[n])) for n in numbers}
+    for path, content in whole.items():
+        store.write(path, content.replace(b"document", b"Document", 1))
+    job.stack.pause(WAVES, False)
+    try:
+        yield
+    finally:
+        for path, content in whole.items():
+            store.write(path, content)

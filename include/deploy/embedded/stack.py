@@ -136,6 +136,22 @@ class Stack:
         finally:
             api.close()
 
+    def start(self, name: str) -> None:
+        """Start one component that has died, beside those that live."""
+        self._components[name].start(_airflow(name, *COMPONENTS[name]), self.environment(), PROJECT)
+
+    def environment(self) -> dict[str, str]:
+        """What every component is told."""
+        return environment(
+            self.home,
+            self.secrets,
+            self._folders,
+            self.postgres.uri(),
+            self.home.port() or 0,
+            os.environ,
+            self._changes,
+        )
+
     def check(self) -> None:
         """Raise StackError when a component has died, with the end of its log."""
         for name, component in self._components.items():
@@ -149,7 +165,7 @@ class Stack:
         """Run Airflow's own command line against this stack; captured, or in the terminal."""
         return subprocess.run(
             _airflow(*arguments),
-            env=self._environment(),
+            env=self.environment(),
             cwd=PROJECT,
             text=True,
             stdin=subprocess.DEVNULL if capture else None,
@@ -184,17 +200,6 @@ class Stack:
     def _component(self, name: str) -> Component:
         return Component(name, self.home.pids / f"{name}.json", self.home.logs / f"{name}.log")
 
-    def _environment(self) -> dict[str, str]:
-        return environment(
-            self.home,
-            self.secrets,
-            self._folders,
-            self.postgres.uri(),
-            self.home.port() or 0,
-            os.environ,
-            self._changes,
-        )
-
     def _start_all(self, port: int, pools: Mapping[str, int]) -> None:
         started = time.monotonic()
         self._say("airflow: starting PostgreSQL")
@@ -203,12 +208,12 @@ class Stack:
         api = self.api()
         try:
             self._say(f"airflow: starting the api-server on port {port} (about 15 s)")
-            self._start("api-server")
+            self.start("api-server")
             self._wait_healthy("the api-server", api.is_execution_ready)
             self._say("airflow: starting scheduler, dag-processor and triggerer (about 15 s)")
             for name in COMPONENTS:
                 if name != "api-server":
-                    self._start(name)
+                    self.start(name)
             for pool, slots in pools.items():
                 api.ensure_pool(pool, slots)
             self._wait_healthy("Airflow", lambda: _is_healthy(api.health()))
@@ -227,10 +232,6 @@ class Stack:
         if done.returncode:
             raise StackError(f"`airflow db migrate` failed:\n{done.stdout[-3_000:]}")
         marker.write_text(release)
-
-    def _start(self, name: str) -> None:
-        command = _airflow(name, *COMPONENTS[name])
-        self._components[name].start(command, self._environment(), PROJECT)
 
     def _stop_all(self) -> None:
         components = list(self._components.values())
