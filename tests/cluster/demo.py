@@ -68,7 +68,6 @@ def store_for_pods(ground: Ground, folder: Path) -> Iterator[dict[str, str]]:
         store = boto3.client("s3")
         if BUCKET not in [bucket["Name"] for bucket in store.list_buckets()["Buckets"]]:
             store.create_bucket(Bucket=BUCKET)
-        smollm2.make_smollm2(PROJECT / smollm2.FOLDER)
         put_model(PROJECT / smollm2.FOLDER, MODEL)
         yield env
 
