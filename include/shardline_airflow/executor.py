@@ -27,7 +27,7 @@ from airflow.executors.local_executor import LocalExecutor
 
 PRELOADED = ("shardline_airflow.gpu_operator", "shardline_airflow.wave_tasks", "pyarrow.parquet")
 """Each task's process is forked from ours: what it finds imported, it need not import. A shard in a pod
-starts two of them, and what they need takes 1.3 CPU seconds to import."""
+starts two of them, and what they need takes 1.5 CPU seconds to import."""
 
 
 class TrackedLocalExecutor(LocalExecutor):

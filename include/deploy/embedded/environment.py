@@ -91,6 +91,9 @@ def _settings(folders: Folders, port: int) -> dict[str, str]:
         # A slow import in a worker looks like a missing dag, and runs the task from its start.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "30",  # a new dag file is seen in half a minute
+        # Each parse of a file imports what its tasks do, a CPU second. One that was changed does not wait
+        # for this; a job file that was does.
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
