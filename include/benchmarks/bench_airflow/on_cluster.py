@@ -63,8 +63,8 @@ PACE_S = 300.0
 CALM_S = 60.0
 FLOOD = 200
 """Shards that are sent when nothing holds them back."""
-BACKLOG = 24
-"""Ended pods that wait for their tasks, when the control plane is given all it can take."""
+BACKLOG = 48
+"""Slots without a running pod, when the control plane is given all it can take."""
 GPUS_PER_NODE = 8
 TICK_S = 0.5
 MEMORY_EVERY_S = 20.0
@@ -328,6 +328,7 @@ def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str
     shards = min(pods + round(pace_s * PACE_PER_MIN / 60) + FLOOD, 1_000)
     job = cut(ground, "bench-scale", shards)
     conf = {"job_id": job[1].job_id, "lo": 0, "hi": shards, "generation": 1}
+    backlog = min(BACKLOG, pods // 2)
     with started(stack, ground, "infer_on_gpu", conf, job) as run:
         workers = run.workers
 
@@ -338,8 +339,11 @@ def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str
                 due += 60 / PACE_PER_MIN
 
         def all_it_takes() -> None:
-            room = BACKLOG - workers.unjudged
-            workers.end(workers.running[: max(0, room)])
+            running = workers.running
+            workers.end(running[: max(0, backlog - (pods - len(running)))])
+
+        def the_rest() -> None:
+            workers.end(workers.running[: max(0, backlog - workers.unjudged)])
 
         fill = run.during(lambda: len(workers.running) >= pods)
         say("fill", fill, pods)
@@ -361,7 +365,7 @@ def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str
         print(
             f"       {len(paced)} slots stood idle for {median(paced):.0f} s at that pace (median)"
         )
-        drain = run.during(run.is_over, all_it_takes)
+        drain = run.during(run.is_over, the_rest)
         say("drain", drain, pods)
     whole = Span(fill.start, drain.end)
     say("whole", whole, shards)
