@@ -1,8 +1,7 @@
 """One client of the Kubernetes API for all triggers of a triggerer.
 
 A trigger that had its own would make a new connection for each look: the client drops one that was idle
-for 15 s. With 500 pods these handshakes were two thirds of the triggerer's CPU, and the server has as
-much to do for them.
+for 15 s. These handshakes were half of what a look cost the triggerer, and the server has its part of them.
 
 A client is made anew now and then, and after every failure: a token may be short-lived, a connection
 broken. The old one is closed when the last call that uses it has ended.
