@@ -188,7 +188,11 @@ class Run:
         self.pids = program_pids(self.stack)
 
     def is_over(self) -> bool:
-        return self.stack.api.run(self.dag_id, self.run_id)["state"] in ENDED
+        """Whether all of it is done. Raises RuntimeError when it failed: its figures mean nothing."""
+        state = self.stack.api.run(self.dag_id, self.run_id)["state"]
+        if state == "failed":
+            raise RuntimeError(f"{self.dag_id} {self.run_id} failed")
+        return state in ENDED
 
     def during(self, is_over: Callable[[], bool], act: Callable[[], None] = lambda: None) -> Span:
         """Act twice a second until it is over; what it cost.
@@ -295,17 +299,16 @@ def measure_peer(ground: Ground, shards: int) -> dict[str, Any]:
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
     }
     home = ground.folder / "peer"
-    with embedded_airflow(
-        home, dags_folder=PEER_DAGS, env=env, dags=["peer_pods"], pools={"gpu": FEW}
-    ) as stack:
-        with started(stack, ground, "peer_pods", {"shards": shards}) as run:
-            span = run.during(run.is_over, lambda: run.end_aged(RUN_S))
-        state = stack.api.run("peer_pods", run.run_id)["state"]
+    with (
+        embedded_airflow(
+            home, dags_folder=PEER_DAGS, env=env, dags=["peer_pods"], pools={"gpu": FEW}
+        ) as stack,
+        started(stack, ground, "peer_pods", {"shards": shards}) as run,
+    ):
+        span = run.during(run.is_over, lambda: run.end_aged(RUN_S))
     say("peer", span, shards)
     pods = len(run.workers.lives)
-    print(
-        f"       {state}, {pods} pods for {shards} shards, {span.other_cores:.2f} cores of other work"
-    )
+    print(f"       {pods} pods for {shards} shards, {span.other_cores:.2f} cores of other work")
     waits = [t.idle_s for t in turnarounds(run.workers.lives.values(), FEW)]
     return {
         "peer_control_plane_cpu_s_per_shard": round(span.cpu_s(*AIRFLOW) / shards, 2),
