@@ -17,7 +17,6 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,16 +31,21 @@ from shardline.settings import Settings
 from shardline.store import Store
 from shardline_airflow.buckets import open_root
 from shardline_airflow.pod_api import moment_of, removal
+from shardline_airflow.pod_client import shared_client
 
 _HEARD_S = 60.0
-_CONNECTION_S = 600.0
-"""A connection is made anew so often: its token may be short-lived."""
+_STORE_S = 600.0
+"""The store is opened anew so often: the keys of its connection may have changed."""
 
 _REMOVE_AGAIN_S = (0.0, 2.0, 8.0, 20.0, 40.0)
 """For a minute: Airflow waits two for the end of a trigger."""
 
 _ENDING: set[asyncio.Future[None]] = set()
 """Pods that are being deleted: the loop itself keeps weak references only."""
+
+
+class _NoAnswer(Exception):
+    """The API answered, and does not say how the pod is."""
 
 
 class ShardPodTrigger(KubernetesPodTrigger):
@@ -66,8 +70,6 @@ class ShardPodTrigger(KubernetesPodTrigger):
         self._asked_at = 0.0
         self._now = datetime.now(UTC)
         """The API's clock, which pods are dated by."""
-        self._connection: AsyncExitStack | None = None
-        self._connected_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = ("progress", "cancel", "attempt", "uid", "patience")
@@ -76,7 +78,7 @@ class ShardPodTrigger(KubernetesPodTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         patience, last, said_at = Patience(**self.patience), None, time.monotonic()
-        try:
+        async with shared_client(self.kubernetes_conn_id).hold():
             while True:
                 pod = await self._look()
                 facts = read_facts(pod) if pod else None
@@ -96,8 +98,6 @@ class ShardPodTrigger(KubernetesPodTrigger):
                     yield TriggerEvent(self._event(stop, last))
                     return
                 await asyncio.sleep(self.poll_interval)
-        finally:
-            await self._disconnect()
 
     def _event(self, stop: Stop, last: PodFacts | None) -> dict[str, Any]:
         return {
@@ -112,36 +112,23 @@ class ShardPodTrigger(KubernetesPodTrigger):
         from kubernetes_asyncio.client import CoreV1Api
 
         try:
-            answer = await CoreV1Api(await self._connect()).read_namespaced_pod(
-                self.pod_name, self.pod_namespace, _preload_content=False
-            )
-            async with answer:
-                self._now = moment_of(answer.headers)
-                if answer.status == 404:
-                    return {}
-                if answer.status == 200:
-                    pod = dict(await answer.json())
-                    return pod if pod["metadata"]["uid"] == self.uid else {}
-                why = str(answer.status)
+            async with shared_client(self.kubernetes_conn_id).use(self.hook.get_conn) as client:
+                answer = await CoreV1Api(client).read_namespaced_pod(
+                    self.pod_name, self.pod_namespace, _preload_content=False
+                )
+                async with answer:
+                    self._now = moment_of(answer.headers)
+                    if answer.status == 404:
+                        return {}
+                    if answer.status == 200:
+                        pod = dict(await answer.json())
+                        return pod if pod["metadata"]["uid"] == self.uid else {}
+                    raise _NoAnswer(str(answer.status))
         # whatever keeps us from looking (network, TLS, an expired login), the pod lives on: look again
         except Exception as error:  # noqa: BLE001
             why = f"{type(error).__name__}: {error}"
         self.log.warning("pod %s: the Kubernetes API does not say (%s)", self.pod_name, why)
-        await self._disconnect()
         return None
-
-    async def _connect(self) -> Any:
-        if self._connection is None or time.monotonic() - self._connected_at > _CONNECTION_S:
-            await self._disconnect()
-            self._connection = AsyncExitStack()
-            self._client = await self._connection.enter_async_context(self.hook.get_conn())
-            self._connected_at = time.monotonic()
-        return self._client
-
-    async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.aclose()
 
     def _listen(self, is_running: bool) -> None:
         """Ask the store once in a while how far the worker is; a store that hangs holds nobody up.
@@ -244,7 +231,7 @@ class ShardPodTrigger(KubernetesPodTrigger):
 
 def _root() -> Store:
     """One store for all triggers of the process: to open it takes 7 ms, and asks for its connection."""
-    return _open_root(Settings(), int(time.monotonic() / _CONNECTION_S))
+    return _open_root(Settings(), int(time.monotonic() / _STORE_S))
 
 
 @functools.lru_cache(maxsize=1)

@@ -63,8 +63,8 @@ PACE_S = 300.0
 CALM_S = 60.0
 FLOOD = 200
 """Shards that are sent when nothing holds them back."""
-BACKLOG = 24
-"""Ended pods that wait for their tasks, when the control plane is given all it can take."""
+BACKLOG = 48
+"""Slots without a running pod, when the control plane is given all it can take."""
 GPUS_PER_NODE = 8
 TICK_S = 0.5
 MEMORY_EVERY_S = 20.0
@@ -188,7 +188,11 @@ class Run:
         self.pids = program_pids(self.stack)
 
     def is_over(self) -> bool:
-        return self.stack.api.run(self.dag_id, self.run_id)["state"] in ENDED
+        """Whether all of it is done. Raises RuntimeError when it failed: its figures mean nothing."""
+        state = self.stack.api.run(self.dag_id, self.run_id)["state"]
+        if state == "failed":
+            raise RuntimeError(f"{self.dag_id} {self.run_id} failed")
+        return state in ENDED
 
     def during(self, is_over: Callable[[], bool], act: Callable[[], None] = lambda: None) -> Span:
         """Act twice a second until it is over; what it cost.
@@ -295,17 +299,16 @@ def measure_peer(ground: Ground, shards: int) -> dict[str, Any]:
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
     }
     home = ground.folder / "peer"
-    with embedded_airflow(
-        home, dags_folder=PEER_DAGS, env=env, dags=["peer_pods"], pools={"gpu": FEW}
-    ) as stack:
-        with started(stack, ground, "peer_pods", {"shards": shards}) as run:
-            span = run.during(run.is_over, lambda: run.end_aged(RUN_S))
-        state = stack.api.run("peer_pods", run.run_id)["state"]
+    with (
+        embedded_airflow(
+            home, dags_folder=PEER_DAGS, env=env, dags=["peer_pods"], pools={"gpu": FEW}
+        ) as stack,
+        started(stack, ground, "peer_pods", {"shards": shards}) as run,
+    ):
+        span = run.during(run.is_over, lambda: run.end_aged(RUN_S))
     say("peer", span, shards)
     pods = len(run.workers.lives)
-    print(
-        f"       {state}, {pods} pods for {shards} shards, {span.other_cores:.2f} cores of other work"
-    )
+    print(f"       {pods} pods for {shards} shards, {span.other_cores:.2f} cores of other work")
     waits = [t.idle_s for t in turnarounds(run.workers.lives.values(), FEW)]
     return {
         "peer_control_plane_cpu_s_per_shard": round(span.cpu_s(*AIRFLOW) / shards, 2),
@@ -328,6 +331,7 @@ def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str
     shards = min(pods + round(pace_s * PACE_PER_MIN / 60) + FLOOD, 1_000)
     job = cut(ground, "bench-scale", shards)
     conf = {"job_id": job[1].job_id, "lo": 0, "hi": shards, "generation": 1}
+    backlog = min(BACKLOG, pods // 2)
     with started(stack, ground, "infer_on_gpu", conf, job) as run:
         workers = run.workers
 
@@ -338,8 +342,11 @@ def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str
                 due += 60 / PACE_PER_MIN
 
         def all_it_takes() -> None:
-            room = BACKLOG - workers.unjudged
-            workers.end(workers.running[: max(0, room)])
+            running = workers.running
+            workers.end(running[: max(0, backlog - (pods - len(running)))])
+
+        def the_rest() -> None:
+            workers.end(workers.running[: max(0, backlog - workers.unjudged)])
 
         fill = run.during(lambda: len(workers.running) >= pods)
         say("fill", fill, pods)
@@ -361,7 +368,7 @@ def measure_scale(stack: EmbeddedAirflow, ground: Ground, pods: int) -> dict[str
         print(
             f"       {len(paced)} slots stood idle for {median(paced):.0f} s at that pace (median)"
         )
-        drain = run.during(run.is_over, all_it_takes)
+        drain = run.during(run.is_over, the_rest)
         say("drain", drain, pods)
     whole = Span(fill.start, drain.end)
     say("whole", whole, shards)
