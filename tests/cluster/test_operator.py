@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from kubernetes import client
@@ -366,6 +367,14 @@ def results_of(task: ClusterTask) -> str:
     return task.plan.layout.results(task.shard)
 
 
+def kill_worker(task: ClusterTask) -> None:
+    job = task.store.uri_of(f"jobs/{task.plan.job_id}")
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "shardline.worker" in command and job in command:
+            process.kill()
+
+
 @pytest.mark.protocol(11)
 def test_a_lost_node_ends_the_wait_by_itself(
     make: Make, background: Background, fake_nodes: str, monkeypatch: pytest.MonkeyPatch
@@ -376,6 +385,9 @@ def test_a_lost_node_ends_the_wait_by_itself(
     task.wait_segment()
     pid = pid_of("kubelet")
     os.kill(pid, signal.SIGSTOP)
+    kill_worker(
+        task
+    )  # a machine that is lost takes the worker with it; one that lives is waited for
     try:
         ended = running.result(timeout=180)
         assert "free, 0 of 3: node_lost" in said(ended)

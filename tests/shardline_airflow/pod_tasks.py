@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,16 +104,19 @@ class ShardTask:
         """One try; how it ended, None for a success."""
         self.ti.try_number += 1
         operator = self.operator()
-        try:
+
+        def go_on() -> None:
             operator.execute(self.context(operator))
-        except TaskDeferred as deferral:
+
+        while True:
             try:
-                self.resume(deferral)
+                go_on()
+            except TaskDeferred as deferral:  # a trigger that fired for nothing is waited for again
+                go_on = functools.partial(self.resume, deferral)
             except TaskEnded as ended:
                 return ended
-        except TaskEnded as ended:
-            return ended
-        return None
+            else:
+                return None
 
     def answer(self, pod: FakePod) -> None:
         """A fate: the worker does its work and ends well."""
