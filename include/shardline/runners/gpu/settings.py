@@ -122,7 +122,7 @@ class GpuSettings(BaseSettings):
         description="A worker whose loop stands still for so long is killed: longer than an engine's "
         "imports take on a busy machine.",
     )
-    poll_s: float = Field(default=15, gt=0, description="Seconds between two looks at a pod.")
+    poll_s: float = Field(default=10, gt=0, description="Seconds between two looks at a pod.")
     schedule_s: float = Field(
         default=3_600, gt=0, description="The longest wait for a machine: spot GPUs are scarce."
     )
