@@ -29,14 +29,8 @@ from shardline.shards.manifest import read_manifest, read_shards
 from shardline.status.read import StatusReader
 from shardline.store import Store
 from shardline_airflow.runs import DagRuns
-from shardline_airflow.wave_operator import (
-    LOCAL_SLOTS,
-    Place,
-    Watch,
-    done_numbers,
-    place_of,
-    wait_for_waves,
-)
+from shardline_airflow.wave_operator import LOCAL_SLOTS, Place, place_of, wait_for_waves
+from shardline_airflow.wave_watch import Watch, done_numbers
 from tests.factories import make_job, make_rows
 from tests.results.answers import ATTEMPT, answer_shard, error, small_job
 
