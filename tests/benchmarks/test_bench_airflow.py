@@ -21,7 +21,7 @@ def test_a_run_s_name_and_an_index_name_the_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str, map_index: int, number: int
 ) -> None:
     monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path / "root"))
-    job_id = cut(tmp_path, job(write_corpus(tmp_path, SHARDS), "bench"))
+    job_id = cut(str(tmp_path / "root"), job(write_corpus(tmp_path, SHARDS), "bench"))
     store = open_store(str(tmp_path / "root"))
     plan = read_plan(store, job_id)
     shards = read_shards(store, plan)

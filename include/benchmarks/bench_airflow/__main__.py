@@ -27,14 +27,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=int, default=20_000)
     parser.add_argument("--skip-one", action="store_true", help="only the waves: a minute, not ten")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        help="a folder for the jobs' objects; to cut many shards takes long on a disk",
+    )
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-airflow-") as name:
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-airflow-") as name,
+        tempfile.TemporaryDirectory(prefix="bench-store-", dir=given.store) as root,
+    ):
         folder = Path(name)
         corpus = write_corpus(folder, given.shards)
-        with airflow(folder, given.shards) as stack:
+        with airflow(folder, root, given.shards) as stack:
             figures = {"waves": measure_waves(stack, job(corpus, "bench-waves"))}
             if not given.skip_one:
-                figures["one"] = measure_one(stack, folder, job(corpus, "bench-one"), given.shards)
+                figures["one"] = measure_one(stack, root, job(corpus, "bench-one"), given.shards)
     for shape, found in figures.items():
         print(f"{shape:6} {found.line()}")
     named = [found.named(shape) for shape, found in figures.items()]
@@ -44,10 +52,10 @@ def main() -> None:
     )
 
 
-def airflow(folder: Path, shards: int) -> Any:
+def airflow(folder: Path, root: str, shards: int) -> Any:
     """The stack as it is shipped, but for room: every shard may be in flight, and mapped in one run."""
     env = {
-        "SHARDLINE_ROOT": str(folder / "root"),
+        "SHARDLINE_ROOT": root,
         "SHARDLINE_JOBS_DIR": str(folder / "jobs"),
         "AIRFLOW__CORE__EXECUTOR": EXECUTOR,
         "AIRFLOW__CORE__PARALLELISM": "1000",
@@ -85,9 +93,9 @@ def measure_waves(stack: EmbeddedAirflow, job: dict[str, Any]) -> Figures:
     )
 
 
-def measure_one(stack: EmbeddedAirflow, folder: Path, job: dict[str, Any], shards: int) -> Figures:
+def measure_one(stack: EmbeddedAirflow, root: str, job: dict[str, Any], shards: int) -> Figures:
     """One run of the wave's dag over all shards of a second job."""
-    job_id = cut(folder, job)
+    job_id = cut(root, job)
     conf = {"job_id": job_id, "lo": 0, "hi": shards, "generation": 1}
     run_id = f"{job_id}-g1"
     return Meter(stack.stack).measure(
@@ -96,7 +104,7 @@ def measure_one(stack: EmbeddedAirflow, folder: Path, job: dict[str, Any], shard
     )
 
 
-def cut(folder: Path, given: dict[str, Any]) -> str:
+def cut(root: str, given: dict[str, Any]) -> str:
     """Plan the job and cut its shards, in this process; its id."""
     from datetime import UTC, datetime
 
@@ -107,8 +115,8 @@ def cut(folder: Path, given: dict[str, Any]) -> str:
     from shardline.settings import Settings
     from shardline.store import open_store
 
-    store = open_store(str(folder / "root"))
-    job = parse_job(given, folder=folder)
+    store = open_store(root)
+    job = parse_job(given, folder=Path(root))
     plan = plan_job(job, store=store, settings=Settings(), partition=None, now=datetime.now(UTC))
     prepare_job(store, plan, Screen(is_silent=True))
     return plan.job_id
