@@ -43,6 +43,7 @@ def test_it_parses_the_dags_and_has_no_engine(python: Path, tmp_path: Path) -> N
     environment = {
         "AIRFLOW_HOME": str(tmp_path),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",  # as the stack has it: a busy machine
         "GX_ANALYTICS_ENABLED": "false",
         "HOME": str(tmp_path),
         "PATH": os.environ["PATH"],
