@@ -51,7 +51,10 @@ def test_an_exception_in_the_waiting_task_drains_the_worker_first(tmp_path: Path
     prepared = prepare(tmp_path, ROWS, local=ENGINE)
     script = tmp_path / "task.py"
     script.write_text(
+        "import signal\n"
         "from shardline.runners.local import run_worker\n"
+        # whoever runs the tests in the background has it ignored, by us and our children
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"run_worker({prepared.store.uri!r}, {prepared.plan.job_id!r}, {SHARD!r}, on_line=lambda l: print(l, flush=True), env={QUICK!r})\n"
     )
     task = subprocess.Popen(

@@ -41,10 +41,10 @@ def main() -> None:
         corpus = write_corpus(folder, given.shards)
         with airflow(folder, root, given.shards) as stack:
             figures = {"waves": measure_waves(stack, job(corpus, "bench-waves"))}
+            print(f"waves  {figures['waves'].line()}", flush=True)
             if not given.skip_one:
                 figures["one"] = measure_one(stack, root, job(corpus, "bench-one"), given.shards)
-    for shape, found in figures.items():
-        print(f"{shape:6} {found.line()}")
+                print(f"one    {figures['one'].line()}", flush=True)
     named = [found.named(shape) for shape, found in figures.items()]
     heard = {"heartbeat_gap_s": round(figures["waves"].heartbeat_gap_s, 1)}
     print(
