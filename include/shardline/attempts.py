@@ -11,7 +11,7 @@ import msgspec
 
 from shardline.layout import JobLayout
 from shardline.plan import timestamp
-from shardline.rows import Attempt
+from shardline.rows import Attempt, Progress
 from shardline.store import Store
 
 
@@ -46,6 +46,12 @@ def read_attempts(
     listed = store.list(layout.attempts(shard))
     found = [msgspec.json.decode(store.read(record.path), type=Attempt) for record in listed]
     return [record for record in found if generation in (None, record.generation)]
+
+
+def read_progress(store: Store, path: str) -> Progress | None:
+    """A worker's latest word (JobLayout.progress), if it has said one."""
+    found = store.read_or_none(path)
+    return None if found is None else msgspec.json.decode(found, type=Progress)
 
 
 def write_attempt(store: Store, layout: JobLayout, attempt: Attempt) -> None:

@@ -127,12 +127,12 @@ class InferShardOnGpu(KubernetesPodOperator):
             facts = msgspec.convert(event["facts"], PodFacts | None)
             self._end(context, pods, facts, Stop.GONE, event["attempt"])
             return
-        now = pods.api.now()
-        stop = look(read_facts(pod), now, now, self._patience)
-        if stop is None and event["stop"] == Stop.CANCELLED and not read_facts(pod).is_running:
+        facts, now = read_facts(pod), pods.api.now()
+        stop = look(facts, now, now, self._patience)
+        if stop is None and event["stop"] == Stop.CANCELLED and not facts.is_running:
             stop = Stop.CANCELLED
         if stop is None and event["stop"] == Stop.LOST:  # it may have come back meanwhile
-            stop = look(read_facts(pod), now, pods.heard_at(event["attempt"]), self._patience)
+            stop = look(facts, now, pods.heard_at(event["attempt"]), self._patience)
         self._go_on(context, pods, pod, stop)
 
     def on_kill(self) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from airflow.providers.cncf.kubernetes.triggers.pod import KubernetesPodTrigger
 from airflow.triggers.base import TriggerEvent
 
-from shardline.rows import Progress
+from shardline.attempts import read_progress
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Patience, Stop, look
 from shardline.settings import Settings
@@ -157,10 +157,9 @@ class ShardPodTrigger(KubernetesPodTrigger):
         if not is_running:
             self._is_cancelled = store.exists(self.cancel)
             return None
-        found = store.read_or_none(self.progress)
-        if found is None:
+        said = read_progress(store, self.progress)
+        if said is None:
             return None
-        said = msgspec.json.decode(found, type=Progress)
         if self._told != (said.rows_done, said.state):
             self._told = (said.rows_done, said.state)
             self.log.info(

@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from uuid6 import uuid7
 
-from shardline.attempts import now, read_attempt, read_attempts
+from shardline.attempts import now, read_attempt, read_attempts, read_progress
 from shardline.errors import WrongInput
 from shardline.images import SETTING
 from shardline.plan import timestamp
 from shardline.reasons import PodOutcome
-from shardline.rows import Progress
 from shardline.runners.gpu.cloud import read_cloud
 from shardline.runners.gpu.ends import PodEnd, close_attempt, is_closed, recorded_code
 from shardline.runners.gpu.errand import ATTEMPT, Errand, work_labels
@@ -61,7 +59,7 @@ class ShardPods:
     @property
     def root(self) -> str:
         """The store as pods reach it."""
-        return self.settings.root or self.store.uri
+        return self.settings.root_of_pods(self.store.uri)
 
     def find(self) -> list[dict[str, Any]]:
         """All pods that were ever sent for this shard and are still there."""
@@ -139,8 +137,7 @@ class ShardPods:
 
     def heard_at(self, attempt: str) -> datetime | None:
         """When the worker last wrote to the store."""
-        found = self.store.read_or_none(self.plan.layout.progress(self.shard, attempt))
-        said = None if found is None else msgspec.json.decode(found, type=Progress)
+        said = read_progress(self.store, self.plan.layout.progress(self.shard, attempt))
         return None if said is None else datetime.fromisoformat(said.at)
 
     def decide(self, outcome: PodOutcome, before: int, facts: PodFacts | None = None) -> Decision:

@@ -31,7 +31,7 @@ def reap_pods(dag_id: str, run_id: str, job_id: str, generation: int) -> int:
     from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
 
     settings = read_gpu_settings()
-    root = settings.root or open_store(Settings().root).uri
+    root = settings.root_of_pods(open_store(Settings().root).uri)
     core = KubernetesHook(conn_id=settings.conn_id).core_v1_client
     api = PodApi(core, settings.namespace)
     return reap(api, root, dag_id, run_id) + reap_older(api, root, job_id, generation)

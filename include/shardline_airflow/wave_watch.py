@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,11 @@ def done_numbers(store: Store, plan: Plan, shards: Sequence[ShardEntry]) -> set[
     """Numbers of the shards whose results exist."""
     from shardline.segments import done_shards
 
-    names = done_shards(store, plan.layout)
+    return numbers_of(shards, done_shards(store, plan.layout))
+
+
+def numbers_of(shards: Sequence[ShardEntry], names: Container[str]) -> set[int]:
+    """The numbers of the shards with these names."""
     return {n for n, entry in enumerate(shards) if entry.shard in names}
 
 
@@ -116,13 +120,10 @@ class Watch:
 
     def _stop(self, brake: Brake, is_work_left: bool) -> None:
         """Raise what the brake means; where no wave was kept back, settle_shards decides."""
-        if brake.is_cancel and not self._is_done():
+        if brake.is_cancel and len(self.done) < len(self.shards):
             raise Cancelled(f"job {self.plan.job_id}: {brake.reason}")
         if is_work_left:
             raise LimitExceeded(f"job {self.plan.job_id}: {brake.reason}")
-
-    def _is_done(self) -> bool:
-        return len(done_numbers(self.store, self.plan, self.shards)) == len(self.shards)
 
     def _open(self, wave: Wave) -> None:
         run_id = wave.run_id(self.plan.job_id, self.generation)
@@ -152,7 +153,7 @@ class Watch:
         """Tell how far the job is, and put the brake on if it must be."""
         status = reader.read(datetime.now(UTC))
         log.info("%s", status.line())
-        self.done = {n for n, entry in enumerate(self.shards) if entry.shard in reader.done}
+        self.done = numbers_of(self.shards, reader.done)
         if self.runs.is_paused():
             log.warning(
                 "dag %s is paused: nothing runs until somebody unpauses it", self.runs.dag_id

@@ -18,10 +18,10 @@ import orjson
 from kubernetes.client import CoreV1Api
 
 from benchmarks.bench_airflow.pod_lives import PodLife
-from shardline.attempts import new_attempt, now, write_attempt
+from shardline.attempts import new_attempt, now, read_attempt, write_attempt
 from shardline.plan import Plan
 from shardline.reasons import AttemptEnd, ExitCode
-from shardline.rows import Attempt, Progress
+from shardline.rows import Progress
 from shardline.runners.gpu.errand import ATTEMPT, SHARD
 from shardline.runners.gpu.facts import PodFacts, read_facts
 from shardline.store import Store
@@ -135,8 +135,8 @@ class PretendWorkers:
         store.write(plan.layout.progress(life.shard, life.attempt), msgspec.json.encode(progress))
 
     def _finish(self, store: Store, plan: Plan, life: PodLife) -> None:
-        path = plan.layout.attempt(life.shard, life.attempt)
-        record = msgspec.json.decode(store.read(path), type=Attempt)
+        record = read_attempt(store, plan.layout, life.shard, life.attempt)
+        assert record, "it was written when the pod started"
         store.write(plan.layout.log(life.shard, life.attempt), _LOG)
         store.put_once(plan.layout.results(life.shard), b"")
         record.end, record.exit_code, record.ended_at = AttemptEnd.DONE, int(ExitCode.DONE), now()

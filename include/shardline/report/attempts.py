@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shardline.attempts import read_progress
 from shardline.reasons import AttemptEnd
 from shardline.report.figures import Span, Trouble, WorkFigures
-from shardline.rows import Attempt, EngineMetrics, Progress, Seconds
+from shardline.rows import Attempt, EngineMetrics, Seconds
 
 if TYPE_CHECKING:
     from shardline.plan import Plan
@@ -42,9 +43,9 @@ def read_last_words(store: Store, plan: Plan, attempts: Iterable[Attempt]) -> di
     spoken = {}
     for a in attempts:
         if a.ended_at is None:
-            content = store.read_or_none(plan.layout.progress(a.shard, a.attempt))
-            if content is not None:
-                spoken[a.attempt] = msgspec.json.decode(content, type=Progress).at
+            said = read_progress(store, plan.layout.progress(a.shard, a.attempt))
+            if said is not None:
+                spoken[a.attempt] = said.at
     return spoken
 
 

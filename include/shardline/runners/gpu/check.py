@@ -34,7 +34,7 @@ def check_gpu_job(job: JobFile, root: str, own_env: Mapping[str, str]) -> None:
     cloud = read_cloud(settings.clouds_file, settings.cloud)
     cloud.labels_of(job.gpu.accelerator)
     count_gpus(job.gpu.engine_args)
-    _check_folder(cloud, settings, "SHARDLINE_ROOT", settings.root or root)
+    _check_folder(cloud, settings, "SHARDLINE_ROOT", settings.root_of_pods(root))
     if job.gpu.engine != "stub" and job.gpu.model.startswith(("/", "file://")):
         _check_folder(cloud, settings, "gpu.model", job.gpu.model)
     worker = _check_worker(settings, cloud, own_env)

@@ -199,6 +199,10 @@ class GpuSettings(BaseSettings):
             )
         return self
 
+    def root_of_pods(self, own: str) -> str:
+        """The store as pods reach it; `own` is how we do."""
+        return self.root or own
+
     @property
     def patience(self) -> Patience:
         return Patience(
