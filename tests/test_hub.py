@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardline.cli.boundary import run_command
-from shardline.errors import ModelNotFound, StoreUnavailable
+from shardline.errors import ModelNotFound, SickMachine, StoreUnavailable
 from shardline.hub import cached_hub_folder, hub_commit, hub_folder, ignored_files
 from shardline.job_blocks import EngineBlock
 from shardline.weights.cache import local_model_folder
@@ -109,7 +109,7 @@ def test_a_folder_of_the_hub_holds_what_an_engine_reads(hub: Hub, tmp_path: Path
 
 def test_a_disk_that_fails_is_no_missing_model(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "full").touch()
-    with pytest.raises(StoreUnavailable, match="org/open"):
+    with pytest.raises(SickMachine, match="org/open"):
         hub_folder("org/open", COMMIT, tmp_path / "full" / "hub")
 
 

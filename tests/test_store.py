@@ -17,7 +17,13 @@ import pytest
 from obstore import exceptions as obstore_errors
 from obstore.store import MemoryStore
 
-from shardline.errors import ObjectConflict, ObjectNotFound, StoreRefused, StoreUnavailable
+from shardline.errors import (
+    ObjectConflict,
+    ObjectNotFound,
+    SickMachine,
+    StoreRefused,
+    StoreUnavailable,
+)
 from shardline.store import Put, Store, folder_of, open_store
 from tests.s3_server import s3_server
 
@@ -216,6 +222,16 @@ def test_fetch_on_disk_copies_nothing(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "root"))
     store.put_same("a/b", b"x")
     assert store.fetch("a/b", tmp_path) == tmp_path / "root/a/b"
+
+
+def test_a_disk_without_room_for_a_copy_is_not_the_store_s_fault(tmp_path: Path) -> None:
+    store = open_store("memory://full")
+    store.put_same("a/b", b"x" * (1 << 20))
+    (tmp_path / "a~b").symlink_to("/dev/full")
+    with pytest.raises(SickMachine, match=r"a~b: No space left on device"):
+        store.fetch("a/b", tmp_path)
+    with pytest.raises(ObjectNotFound, match="a/c"):
+        store.fetch("a/c", tmp_path)
 
 
 def test_a_root_that_cannot_be_is_refused_in_words(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@
     │   ├── ReplayRefused         another replay is open, its base is replaced, or what it reads is gone
     │   ├── Cancelled             somebody put a cancel marker
     │   ├── ObjectConflict        an object that is written once holds other bytes
+    │   ├── SickMachine           a disk of this machine that is full, broken or may not be written
     │   └── StoreRefused          no permission, bad key, no such bucket, a folder that cannot be written
     └── TransientError            the same call may succeed later
         ├── StoreUnavailable      the object store did not answer, or said "later"
@@ -143,6 +144,10 @@ class ObjectConflict(PermanentError):
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(f"{path}: exists with other content; it is written once and never changed")
+
+
+class SickMachine(PermanentError):
+    """A disk of this machine is full, broken or may not be written; another machine may do."""
 
 
 class StoreRefused(PermanentError):

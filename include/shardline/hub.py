@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardline.errors import ModelNotFound, StoreUnavailable, first_line
+from shardline.errors import ModelNotFound, SickMachine, StoreUnavailable, first_line
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
 
     Raises:
         ModelNotFound, StoreUnavailable: as `hub_commit`.
+        SickMachine: the disk is full, or fails.
     """
     from huggingface_hub.utils import disable_progress_bars
 
@@ -128,7 +129,7 @@ def _translated(model: str, revision: str) -> Iterator[None]:
         raise StoreUnavailable(f"{what}: the hub did not give all files") from error
     except (HFValidationError, OSError, ValueError) as error:
         if getattr(error, "errno", None):  # the disk, not the hub
-            raise StoreUnavailable(f"{what}: {first_line(error)}") from error
+            raise SickMachine(f"{what}: {first_line(error)}") from error
         raise ModelNotFound(
             f"{what}: the hub does not give it ({first_line(error)}); check the name, or give a"
             " folder as ./path or /path"

@@ -137,6 +137,7 @@ class ExitCode(IntEnum):
     ENGINE_FAILED = 70
     DRAINED = 75
     CANCELLED = 76
+    STORE_REFUSED = 77
 
     @property
     def is_permanent(self) -> bool:
@@ -164,6 +165,7 @@ class AttemptEnd(_Explained):
     DRAINED = "drained", "It was told to stop, and committed what was finished."
     WRONG_INPUT = "wrong_input", "The shard or the job cannot be run as it is."
     STORE_UNREACHABLE = "store_unreachable", "The store did not answer for ten minutes."
+    STORE_REFUSED = "store_refused", "The store refused the worker's keys, or has no such bucket."
     ENGINE_FAILED = "engine_failed", "The engine would not start, or the machine looks sick."
     CANCELLED = "cancelled", "The job was cancelled."
 
@@ -175,6 +177,8 @@ class Charge(StrEnum):
     """The shard is done, or the job was cancelled: there is no next attempt."""
     FREE = "free"
     """It says nothing about the shard: tried again, under a high ceiling."""
+    BRIEF = "brief"
+    """It says nothing about the shard either, but only a person can mend it: a low ceiling."""
     CHARGED = "charged"
     """Three of these, and the shard is dead."""
     PERMANENT = "permanent"
@@ -191,6 +195,7 @@ class PodOutcome(_Explained):
     NODE_LOST = "node_lost", "Nobody hears from the machine, or it was removed with the pod on it."
     NODE_REFUSED = "node_refused", "The machine had no room after all, or no healthy GPU."
     STORE_UNREACHABLE = "store_unreachable", "The worker could not reach the object store."
+    STORE_REFUSED = "store_refused", "The store refused the worker's keys, or has no such bucket."
     CONTROL_PLANE = "control_plane", "The Kubernetes API did not answer, or asked to come later."
     OVER_QUOTA = "over_quota", "The quota of the namespace is used up."
     OOM_KILLED = "oom_killed", "The pod used more memory than it may."
@@ -237,6 +242,7 @@ _CHARGES = {
     PodOutcome.NODE_LOST: Charge.FREE,
     PodOutcome.NODE_REFUSED: Charge.FREE,
     PodOutcome.STORE_UNREACHABLE: Charge.FREE,
+    PodOutcome.STORE_REFUSED: Charge.BRIEF,
     PodOutcome.CONTROL_PLANE: Charge.FREE,
     PodOutcome.OVER_QUOTA: Charge.FREE,
 }

@@ -23,6 +23,7 @@ import obstore
 from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore, MemoryStore, S3Store
 
+from shardline.disk import local_disk
 from shardline.errors import (
     ObjectConflict,
     ObjectNotFound,
@@ -203,17 +204,25 @@ class Store:
             return
 
     def fetch(self, path: str, folder: Path) -> Path:
-        """The object as a local file: itself on local disk, else a copy in `folder`."""
+        """The object as a local file: itself on local disk, else a copy in `folder`.
+
+        Raises:
+            SickMachine: there is no room for the copy.
+        """
         if self.folder is not None:
             target = self.folder / path
             if not target.is_file():
                 raise ObjectNotFound(path)
             return target
         target = folder / path.replace("/", "~")
-        with _translated(path), target.open("wb") as file:
-            for piece in obstore.get(self._objects, path).stream():
+        with local_disk(target), target.open("wb") as file:
+            for piece in self._stream(path):
                 file.write(piece)
         return target
+
+    def _stream(self, path: str) -> Iterator[Any]:
+        with _translated(path):
+            yield from obstore.get(self._objects, path).stream()
 
     def uri_of(self, path: str) -> str:
         """The full URI of an object, for people and for libraries that open URIs."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _CLASSES: dict[int | None, DeathClass] = {
     ExitCode.WRONG_INPUT: DeathClass.JOB,
     ExitCode.ENGINE_FAILED: DeathClass.CLUSTER,
+    ExitCode.STORE_REFUSED: DeathClass.STORE,
 }
 _POD_CLASSES = frozenset(death.value for death in DeathClass)
 _NEVER = datetime.min.replace(tzinfo=UTC)

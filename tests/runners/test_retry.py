@@ -2,7 +2,7 @@ import pytest
 
 from shardline.reasons import AttemptEnd, Charge, ExitCode, PodOutcome
 from shardline.rows import Attempt
-from shardline.runners.retry import MAX_FREE, Outcome, Verdict, decide, read_outcomes
+from shardline.runners.retry import MAX_BRIEF, MAX_FREE, Outcome, Verdict, decide, read_outcomes
 
 CRASH = -9
 
@@ -69,6 +69,22 @@ def test_interruptions_are_free_with_growing_delays_under_a_high_ceiling(code: i
     assert decide(barren(code, MAX_FREE + 1)).verdict is Verdict.DEAD
 
 
+@pytest.mark.protocol(11, 12)
+def test_a_store_that_refuses_is_asked_for_ten_minutes_and_charged_nothing() -> None:
+    refused = [decide(barren(ExitCode.STORE_REFUSED, n)) for n in range(1, MAX_BRIEF + 2)]
+    assert [d.verdict for d in refused] == [Verdict.RETRY] * MAX_BRIEF + [Verdict.DEAD]
+    assert not any(d.is_charged for d in refused)
+    assert sum(d.delay_s for d in refused) == 630
+    assert "7 times without progress" in refused[-1].reason
+    assert AttemptEnd.STORE_REFUSED.sentence in refused[-1].reason
+
+
+@pytest.mark.protocol(11)
+def test_keys_that_are_mended_meanwhile_start_the_count_again() -> None:
+    outcomes = [*barren(ExitCode.STORE_REFUSED, MAX_BRIEF), *fruitful(ExitCode.DRAINED)]
+    assert decide([*outcomes, *barren(ExitCode.STORE_REFUSED)]).verdict is Verdict.RETRY
+
+
 def test_jitter_only_stretches_the_delay() -> None:
     assert decide(barren(None), jitter=1).delay_s == 15
 
@@ -131,6 +147,12 @@ def test_a_pod_s_interruptions_are_free_under_the_ceiling(pod: PodOutcome) -> No
     assert decide(watched(pod, MAX_FREE)).verdict is Verdict.RETRY
     assert not decide(watched(pod)).is_charged
     assert decide(watched(pod, MAX_FREE + 1)).verdict is Verdict.DEAD
+
+
+@pytest.mark.protocol(11, 12)
+def test_a_pod_whose_keys_are_refused_is_tried_for_ten_minutes() -> None:
+    assert decide(watched(PodOutcome.STORE_REFUSED, MAX_BRIEF)).verdict is Verdict.RETRY
+    assert decide(watched(PodOutcome.STORE_REFUSED, MAX_BRIEF + 1)).verdict is Verdict.DEAD
 
 
 @pytest.mark.protocol(11)

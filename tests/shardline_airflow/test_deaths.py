@@ -35,6 +35,7 @@ def attempt(n: int, code: int | None, results: int = 0, resumed: int = 0) -> Att
     [
         (ExitCode.WRONG_INPUT, DeathClass.JOB),
         (ExitCode.ENGINE_FAILED, DeathClass.CLUSTER),
+        (ExitCode.STORE_REFUSED, DeathClass.STORE),
         (ExitCode.DRAINED, DeathClass.VANISHED),
         (-9, DeathClass.VANISHED),
         (None, DeathClass.VANISHED),
@@ -62,6 +63,7 @@ def test_a_shard_without_any_attempt_is_dead_as_a_whole() -> None:
         (PodOutcome.IMAGE_CANNOT_BE_PULLED, DeathClass.IMAGE),
         (PodOutcome.UNSCHEDULABLE, DeathClass.NO_ROOM),
         (PodOutcome.ENGINE_FAILED, DeathClass.CLUSTER),
+        (PodOutcome.STORE_REFUSED, DeathClass.STORE),
         (PodOutcome.NODE_LOST, DeathClass.VANISHED),
     ],
 )

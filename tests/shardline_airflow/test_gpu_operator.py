@@ -131,6 +131,7 @@ def test_a_pod_left_from_a_task_that_was_killed_after_the_success_is_removed(
         (137, "PreemptionByScheduler", PodOutcome.EVICTED),
         (137, "DeletionByTaintManager", PodOutcome.NODE_LOST),
         (69, None, PodOutcome.STORE_UNREACHABLE),
+        (77, None, PodOutcome.STORE_REFUSED),
     ],
 )
 def test_an_interrupted_shard_is_tried_again_and_charged_nothing(

@@ -130,5 +130,9 @@ def test_the_program_says_what_is_wrong_in_one_line(bucket: Any, tmp_path: Path)
     assert wrong.returncode == 65
     away = start(put_model(bucket, "away"), tmp_path, AWS_SECRET_ACCESS_KEY="wrong")
     line = away.communicate()[1].splitlines()[-1]
-    assert away.returncode == 69
+    assert away.returncode == 77
     assert "wrong" not in line
+    (tmp_path / "file").touch()
+    sick = start(put_model(bucket, "sick"), tmp_path / "file" / "cache")
+    assert "cannot make this folder" in sick.communicate()[1].splitlines()[-1]
+    assert sick.returncode == 70

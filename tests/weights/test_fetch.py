@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from shardline.errors import ObjectNotFound, StoreUnavailable
+from shardline.errors import ObjectNotFound, SickMachine, StoreUnavailable
 from shardline.store import Store
 from shardline.weights.fetch import Progress, fetch_files
 from shardline.weights.listing import WeightFile, hash_listing, judge_weights
@@ -107,9 +107,17 @@ def test_a_disk_that_is_too_small_is_found_before_the_first_byte(
     store: CountingStore, tmp_path: Path
 ) -> None:
     files = [*files_of(store), WeightFile("huge.safetensors", 1 << 60, "0" * 32)]
-    with pytest.raises(StoreUnavailable, match=r"needs 1152921504\.6 GB more"):
+    with pytest.raises(SickMachine, match=r"needs 1152921504\.6 GB more"):
         fetch_files(store, files, tmp_path)
     assert not store.read_bytes
+
+
+def test_a_disk_that_fills_up_meanwhile_is_the_machine_s_fault(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    (tmp_path / "model-1.safetensors.part").symlink_to("/dev/full")
+    with pytest.raises(SickMachine, match=r"model-1.safetensors.part: No space left on device"):
+        fetch_files(store, files_of(store), tmp_path)
 
 
 def test_hidden_files_and_markers_are_no_weights(store: CountingStore) -> None:

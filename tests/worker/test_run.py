@@ -5,7 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardline.errors import StoreUnavailable
+from shardline.disk import local_disk
+from shardline.errors import StoreRefused, StoreUnavailable
 from shardline.reasons import AttemptEnd, ExitCode
 from shardline.rows import Attempt
 from tests.worker.in_process import FaultyStore, ProcessDied, attempt, die_at, slow
@@ -277,6 +278,41 @@ def test_an_outage_longer_than_our_patience_has_its_own_exit(tmp_path: Path) -> 
     assert attempt(prepared, tmp_path, store=store) is ExitCode.STORE_UNREACHABLE
     assert attempt(prepared, tmp_path) is ExitCode.DONE
     assert sorted(prepared.committed()) == sorted(prepared.ids)
+
+
+@pytest.mark.protocol(12)
+@pytest.mark.parametrize("first", [0, 6], ids=["from the start", "in the middle"])
+def test_a_store_that_refuses_has_its_own_exit_and_is_not_waited_for(
+    tmp_path: Path, first: int
+) -> None:
+    prepared = prepare(tmp_path, ROWS, local=SLOW_ENGINE)
+
+    def fault(n: int, path: str, moment: str) -> None:
+        if n >= first:
+            raise StoreRefused("scripted")
+
+    store = FaultyStore(prepared.store.uri, fault)
+    code = attempt(prepared, tmp_path, store=store, store_patience_s=600)
+    assert code is ExitCode.STORE_REFUSED
+    assert attempt(prepared, tmp_path) is ExitCode.DONE
+    assert sorted(prepared.committed()) == sorted(prepared.ids)
+
+
+@pytest.mark.protocol(12)
+def test_a_machine_without_room_for_the_shard_looks_sick(tmp_path: Path) -> None:
+    prepared = prepare(tmp_path, ROWS)
+
+    class FullDisk(FaultyStore):
+        def fetch(self, path: str, folder: Path) -> Path:
+            with local_disk(folder):
+                Path("/dev/full").write_bytes(self.read(path))
+            return folder
+
+    store = FullDisk(prepared.store.uri, slow(0))
+    assert attempt(prepared, tmp_path, store=store) is ExitCode.ENGINE_FAILED
+    (record,) = prepared.attempts()
+    assert record.end is AttemptEnd.ENGINE_FAILED
+    assert "No space left on device" in record.message
 
 
 def test_a_slow_store_costs_time_and_no_row(tmp_path: Path) -> None:

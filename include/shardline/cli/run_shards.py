@@ -45,8 +45,9 @@ _POLL_S = 1.0
 _DEATHS = {
     int(ExitCode.WRONG_INPUT): DeathClass.JOB,
     int(ExitCode.ENGINE_FAILED): DeathClass.CLUSTER,
+    int(ExitCode.STORE_REFUSED): DeathClass.STORE,
 }
-_HOPELESS = (DeathClass.JOB, DeathClass.CLUSTER)
+_HOPELESS = (DeathClass.JOB, DeathClass.CLUSTER, DeathClass.STORE)
 
 
 class Stopper:

@@ -3,7 +3,8 @@
 PROTOCOL 11 and 12. Only an attempt without progress is charged to the shard; three of those in one
 generation, or one permanent outcome, and the shard is dead. Interruptions, store outages and errors
 of the control plane are free, with growing delays, under a high ceiling of such attempts in a row
-that brought nothing: a shard that gets on is never given up for being interrupted often.
+that brought nothing: a shard that gets on is never given up for being interrupted often. A store that
+refuses keys heals by a person only: its ceiling is low, so that the job stops and says so.
 
 Where a pod was watched, its outcome decides (reasons.PodOutcome); else the exit code does.
 """
@@ -22,6 +23,9 @@ from shardline.rows import Attempt
 
 MAX_CHARGED = 3
 MAX_FREE = 50
+MAX_BRIEF = 6
+"""With the delays between them ten minutes: as long as a worker waits for a store that is away, and
+longer than the keys of a new pod take to be known everywhere."""
 # A worker that is asked to stop drains and exits 75. One that dies of the asking had no handler yet
 # (its first second) or none any more (its last): that says nothing about the shard either. Negative
 # as a parent sees it, above 128 as a shell or a container does.
@@ -99,6 +103,7 @@ _CHARGES: dict[int | None, Charge] = {
     ExitCode.CANCELLED: Charge.NOTHING,
     ExitCode.DRAINED: Charge.FREE,
     ExitCode.STORE_UNREACHABLE: Charge.FREE,
+    ExitCode.STORE_REFUSED: Charge.BRIEF,
     ExitCode.WRONG_INPUT: Charge.PERMANENT,
 }
 
@@ -123,7 +128,11 @@ def decide(outcomes: Sequence[Outcome], jitter: float = 0.0) -> Decision:
         why = f"{charged} attempts without progress, the last: {_say(last)}"
         return Decision(Verdict.DEAD, why, is_charged=last.is_charged)
     in_a_row = _since_progress(outcomes)
-    free = sum(outcome.is_free for outcome in outcomes[len(outcomes) - in_a_row :])
+    barren = outcomes[len(outcomes) - in_a_row :]
+    brief = sum(outcome.charge is Charge.BRIEF for outcome in barren)
+    if brief > MAX_BRIEF:
+        return Decision(Verdict.DEAD, f"{brief} times without progress, the last: {_say(last)}")
+    free = sum(outcome.is_free for outcome in barren)
     if free > MAX_FREE:
         why = f"interrupted {free} times without progress, the last: {_say(last)}"
         return Decision(Verdict.DEAD, why)
@@ -194,6 +203,7 @@ def _say(outcome: Outcome) -> str:
 _WORDS: dict[int, str] = {
     ExitCode.WRONG_INPUT: AttemptEnd.WRONG_INPUT.sentence,
     ExitCode.STORE_UNREACHABLE: AttemptEnd.STORE_UNREACHABLE.sentence,
+    ExitCode.STORE_REFUSED: AttemptEnd.STORE_REFUSED.sentence,
     ExitCode.ENGINE_FAILED: AttemptEnd.ENGINE_FAILED.sentence,
     ExitCode.DRAINED: AttemptEnd.DRAINED.sentence,
     ExitCode.CANCELLED: AttemptEnd.CANCELLED.sentence,

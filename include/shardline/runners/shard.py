@@ -22,7 +22,10 @@ from shardline.store import Store
 
 _PATIENCE_S = 60.0
 # an end that the worker could not write, and after which no row was in flight
-_ENDS = {code: code.attempt_end for code in (ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE)}
+_ENDS = {
+    code: code.attempt_end
+    for code in (ExitCode.DRAINED, ExitCode.STORE_UNREACHABLE, ExitCode.STORE_REFUSED)
+}
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class DeathClass(StrEnum):
 
     JOB = "wrong_input"
     CLUSTER = "engine_failed"
+    STORE = "store_refused"
     VANISHED = "vanished"
     # what a pod alone can die of
     MANIFEST = "wrong_manifest"

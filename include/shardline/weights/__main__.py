@@ -3,7 +3,8 @@
     --job {root}/jobs/{job_id}       the model of a planned job: an init container
     --model ID[@REVISION]            any model as it is today; may be repeated
 
-Without either, the models of SHARDLINE_CACHED_MODELS: a DaemonSet. It ends when all are there: 0 done, 65 a model that cannot be had, 69 store, hub or disk.
+Without either, the models of SHARDLINE_CACHED_MODELS: a DaemonSet. It ends when all are there: 0 done,
+65 a model that cannot be had, 69 store or hub do not answer, 70 this machine's disk, 77 store refuses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shardline.errors import PermanentError, ShardlineError, StoreRefused
+from shardline.errors import PermanentError, ShardlineError, SickMachine, StoreRefused
 from shardline.job_blocks import EngineBlock
 from shardline.models import pin_model
 from shardline.plan import read_plan
@@ -23,6 +24,13 @@ from shardline.store import open_store
 from shardline.weights.cache import CacheSettings, local_model_folder
 
 log = logging.getLogger("shardline.weights")
+
+_CODES: tuple[tuple[type[ShardlineError], ExitCode], ...] = (
+    (SickMachine, ExitCode.ENGINE_FAILED),
+    (StoreRefused, ExitCode.STORE_REFUSED),
+    (PermanentError, ExitCode.WRONG_INPUT),
+    (ShardlineError, ExitCode.STORE_UNREACHABLE),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> ExitCode:
@@ -38,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
             log.info("weights %s: %s", block.model, folder)
     except ShardlineError as error:
         log.error("weights: %s", error)
-        is_wrong = isinstance(error, PermanentError) and not isinstance(error, StoreRefused)
-        return ExitCode.WRONG_INPUT if is_wrong else ExitCode.STORE_UNREACHABLE
+        return next(code for kind, code in _CODES if isinstance(error, kind))
     return ExitCode.DONE
 
 

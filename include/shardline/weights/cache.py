@@ -25,7 +25,8 @@ import msgspec
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from shardline.errors import ModelNotFound, StoreRefused
+from shardline.disk import local_disk
+from shardline.errors import ModelNotFound, SickMachine
 from shardline.hub import cached_hub_folder, hub_folder
 from shardline.job_blocks import EngineBlock
 from shardline.store import folder_of, open_store, sync
@@ -74,14 +75,16 @@ def local_model_folder(block: EngineBlock, commit: str, cache: Path | None = Non
 
     Raises:
         ModelNotFound: not there, not allowed, or not what was planned.
-        StoreRefused: no permission for the bucket or the cache.
-        StoreUnavailable: the store or the hub fails, or the disk is full.
+        StoreRefused: no permission for the bucket.
+        StoreUnavailable: the store or the hub fails.
+        SickMachine: the cache's disk is full, or may not be written.
     """
     if (folder := disk_folder(block)) is not None:
         return folder
     cache = (cache or CacheSettings().model_cache).expanduser()
     if block.model.startswith("s3://"):
-        return fill(block.model, commit, cache)
+        with local_disk(cache):
+            return fill(block.model, commit, cache)
     if os.environ.keys() & {"HF_HOME", "HF_HUB_CACHE"}:  # then others look there too
         return _from_hub(block.model, commit, None)
     _make(cache)
@@ -161,7 +164,7 @@ def _set_aside(folder: Path, partial: Path, files: Sequence[WeightFile]) -> None
         if found.is_file() and found.stat().st_size != file.size_bytes:
             found.unlink()
     if partial.exists():
-        raise StoreRefused(f"{partial}: lies beside a damaged {folder.name}; remove both")
+        raise SickMachine(f"{partial}: lies beside a damaged {folder.name}; remove both")
     folder.rename(partial)
 
 
@@ -169,9 +172,9 @@ def _make(cache: Path) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreRefused(f"{cache}: cannot make this folder ({error.strerror})") from error
+        raise SickMachine(f"{cache}: cannot make this folder ({error.strerror})") from error
     if not os.access(cache, os.W_OK):
-        raise StoreRefused(f"{cache}: this process (uid {os.getuid()}) may not write here")
+        raise SickMachine(f"{cache}: this process (uid {os.getuid()}) may not write here")
 
 
 @contextmanager
@@ -180,7 +183,7 @@ def _only_one(lock: Path, what: str) -> Iterator[None]:
     try:
         descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
     except OSError as error:
-        raise StoreRefused(f"{lock}: {error.strerror or error}") from error
+        raise SickMachine(f"{lock}: {error.strerror or error}") from error
     try:
         _take(descriptor, lock, what)
         yield
@@ -196,4 +199,4 @@ def _take(descriptor: int, lock: Path, what: str) -> None:
             log.info("weights %s: another process fetches them, waiting for it", what)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
-        raise StoreRefused(f"{lock}: this disk takes no locks ({error.strerror})") from error
+        raise SickMachine(f"{lock}: this disk takes no locks ({error.strerror})") from error

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shardline.errors import StoreUnavailable
+from shardline.disk import local_disk
+from shardline.errors import SickMachine, StoreUnavailable
 from shardline.store import Store, sync
 from shardline.weights.checksum import Match, check_file
 from shardline.weights.listing import WeightFile
@@ -69,8 +70,9 @@ def fetch_files(store: Store, files: Sequence[WeightFile], folder: Path) -> None
     """Have all files whole in `folder`, which is only ever filled from this very listing.
 
     Raises:
-        StoreUnavailable: the store fails, the disk is full, or a file comes with wrong bytes twice.
+        StoreUnavailable: the store fails, or a file comes with wrong bytes twice.
         StoreRefused: no permission, or a file that is gone.
+        SickMachine: the disk is full, or fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _check_space(files, folder)
@@ -133,22 +135,19 @@ class _Fetch:
         """Bring `NAME.part` to its full length."""
         part = self.folder / f"{file.name}.part"
         part.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("ab") as out:
-                if out.tell() > file.size_bytes:
-                    out.truncate(0)
-                    out.seek(0)
-                here = out.tell()
-                self.progress.keep(here)
-                while here < file.size_bytes:
-                    if self.stop.is_set():
-                        raise StoreUnavailable(f"{file.name}: another file failed")
-                    end = min(here + _PIECE_BYTES, file.size_bytes)
-                    out.write(self.store.read_range(file.name, here, end))
-                    self.progress.add(end - here)
-                    here = end
-        except OSError as error:
-            raise StoreUnavailable(f"{part}: {error.strerror or error}") from error
+        with local_disk(part), part.open("ab") as out:
+            if out.tell() > file.size_bytes:
+                out.truncate(0)
+                out.seek(0)
+            here = out.tell()
+            self.progress.keep(here)
+            while here < file.size_bytes:
+                if self.stop.is_set():
+                    raise StoreUnavailable(f"{file.name}: another file failed")
+                end = min(here + _PIECE_BYTES, file.size_bytes)
+                out.write(self.store.read_range(file.name, here, end))
+                self.progress.add(end - here)
+                here = end
         return part
 
     def _is_right(self, part: Path, file: WeightFile) -> bool:
@@ -172,7 +171,7 @@ def _check_space(files: Sequence[WeightFile], folder: Path) -> None:
     missing = sum(f.size_bytes for f in files) - here
     free = shutil.disk_usage(folder).free
     if missing > free:
-        raise StoreUnavailable(
+        raise SickMachine(
             f"{folder}: the model needs {missing / 1e9:.1f} GB more, and {free / 1e9:.1f} GB are "
             "free on this disk"
         )

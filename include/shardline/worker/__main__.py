@@ -55,7 +55,7 @@ async def _work(given: argparse.Namespace, folder: Path, settings: WorkerSetting
         store = open_store(root)
     except StoreRefused as error:
         log.warning("store: %s", error)
-        return ExitCode.STORE_UNREACHABLE
+        return ExitCode.STORE_REFUSED
     stop = Stop()
     stop.listen()
     place = (socket.gethostname(), os.getpid(), settings.pod_uid, settings.node)

@@ -23,6 +23,7 @@ LIMITS = Patience()
         (ended(65), PodOutcome.WRONG_INPUT),
         (ended(69), PodOutcome.STORE_UNREACHABLE),
         (ended(70), PodOutcome.ENGINE_FAILED),
+        (ended(77), PodOutcome.STORE_REFUSED),
         (ended(70, "OOMKilled"), PodOutcome.OOM_KILLED),
         (ended(75), PodOutcome.DRAINED),
         (ended(75, DisruptionTarget=EVICTED, deleted=20), PodOutcome.DRAINED),
@@ -76,6 +77,7 @@ def test_an_ended_pod_says_what_it_was(facts: PodFacts, outcome: PodOutcome) -> 
         (75, PodOutcome.DRAINED),
         (65, PodOutcome.WRONG_INPUT),
         (70, PodOutcome.ENGINE_FAILED),
+        (77, PodOutcome.STORE_REFUSED),
         (1, PodOutcome.UNKNOWN),
     ],
 )

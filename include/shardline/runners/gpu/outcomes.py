@@ -69,6 +69,7 @@ _OWN_WORD = {
     ExitCode.CANCELLED: PodOutcome.CANCELLED,
     ExitCode.WRONG_INPUT: PodOutcome.WRONG_INPUT,
     ExitCode.STORE_UNREACHABLE: PodOutcome.STORE_UNREACHABLE,
+    ExitCode.STORE_REFUSED: PodOutcome.STORE_REFUSED,
 }
 
 
