@@ -27,13 +27,15 @@ def make_namespace(api: client.CoreV1Api, prefix: str) -> str:
     return name
 
 
-def make_secret(api: client.CoreV1Api, namespace: str, values: Mapping[str, str]) -> str:
-    """A secret named store, as pods without an identity of their own get its keys; its name."""
-    metadata = client.V1ObjectMeta(name="store")
+def make_secret(
+    api: client.CoreV1Api, namespace: str, values: Mapping[str, str], name: str = "store"
+) -> str:
+    """A secret, as pods without an identity of their own get the store's keys; its name."""
+    metadata = client.V1ObjectMeta(name=name)
     api.create_namespaced_secret(
         namespace, client.V1Secret(metadata=metadata, string_data=dict(values))
     )
-    return "store"
+    return name
 
 
 @dataclass

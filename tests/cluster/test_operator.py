@@ -33,7 +33,7 @@ from shardline_airflow.reaper import reap
 from shardline_airflow.retries import GivenUp, TaskEnded, TryAgain
 from tests.cluster.gpu_ground import gpu_environment, put_model, until
 from tests.cluster.ground import Ground
-from tests.cluster.pods import Pod
+from tests.cluster.pods import Pod, make_secret
 from tests.cluster.worker_pod import PROJECT, compile_engine
 from tests.shardline_airflow.pod_tasks import Kept, ShardTask, Ti, gpu_job
 from tests.worker.prepared import read_results
@@ -303,6 +303,24 @@ def test_an_engine_that_will_not_start_kills_its_shard_after_three_pods(make: Ma
     assert [type(ended) for ended in endings] == [TryAgain, TryAgain, GivenUp]
     assert "engine_failed" in said(endings[-1])
     assert {attempt.exit_code for attempt in task.attempts()} == {70}
+
+
+@pytest.mark.protocol(11, 12)
+def test_keys_that_the_store_refuses_are_told_from_a_store_that_is_away(
+    make: Make,
+    api: CoreV1Api,
+    namespace: str,
+    bucket: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = make_secret(api, namespace, {**bucket, "AWS_SECRET_ACCESS_KEY": "wrong"}, "wrong")
+    monkeypatch.setenv("SHARDLINE_GPU_STORE_SECRET", wrong)
+    (task,) = make()
+    ended = task.run()
+    assert isinstance(ended, TryAgain)
+    assert "free, 0 of 3: store_refused" in said(ended)
+    (attempt,) = task.attempts()
+    assert (attempt.exit_code, attempt.end) == (77, AttemptEnd.STORE_REFUSED)
 
 
 @pytest.mark.protocol(20)
