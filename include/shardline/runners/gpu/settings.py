@@ -142,6 +142,7 @@ class GpuSettings(BaseSettings):
     worker_env: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(
             "AWS_REGION",
+            "AWS_DEFAULT_REGION",
             "AWS_ENDPOINT_URL",
             "HF_ENDPOINT",
             "SHARDLINE_ENGINE_START_S",
