@@ -30,6 +30,7 @@ def gpu_job(folder: Path, **fields: Any) -> JobFile:
         ("EPHEMERAL_STORAGE", "0", "SHARDLINE_GPU_EPHEMERAL_STORAGE: .*more than 0"),
         ("NAMESPACE", "Shard_Line", "SHARDLINE_GPU_NAMESPACE: .*name of Kubernetes"),
         ("NAMESPACE", "", "SHARDLINE_GPU_NAMESPACE"),
+        ("NAMESPACE", "shard.line", "SHARDLINE_GPU_NAMESPACE: .*no dot"),
         ("SERVICE_ACCOUNT", "my account", "SHARDLINE_GPU_SERVICE_ACCOUNT"),
         ("STORE_SECRET", "AWS=x", "SHARDLINE_GPU_STORE_SECRET"),
         ("RESOURCE", "gpu", "SHARDLINE_GPU_RESOURCE: .*nvidia.com/gpu"),

@@ -174,6 +174,13 @@ class GpuSettings(BaseSettings):
             )
         return value
 
+    @field_validator("namespace")
+    @classmethod
+    def _is_label(cls, value: str) -> str:
+        if "." in value:
+            raise ValueError(f"the name of a namespace has no dot, found {value!r}")
+        return value
+
     @field_validator("resource")
     @classmethod
     def _is_resource(cls, value: str) -> str:
