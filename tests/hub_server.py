@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class Hub:
     """Answer everything with this status."""
     refused_files: tuple[str, ...] = ()
     """Cut the connection when one of these is asked for."""
+    spoiled: Counter[str] = field(default_factory=Counter)
+    """Give so many times zeros in place of a file's bytes."""
     asked: list[str] = field(default_factory=list)
 
 
@@ -115,9 +118,11 @@ class _Handler(BaseHTTPRequestHandler):
         if file not in model.files:
             return self._refuse(404, "EntryNotFound")
         content = model.files[file]
-        return self._send(
-            200, content, ETag=f'"{_oid(content)}"', **{"X-Repo-Commit": model.commit}
-        )
+        body = content
+        if self.command == "GET" and self.shared.spoiled[file]:
+            self.shared.spoiled[file] -= 1
+            body = bytes(len(content))
+        return self._send(200, body, ETag=f'"{_oid(content)}"', **{"X-Repo-Commit": model.commit})
 
     def _refuse(self, status: int, code: str) -> None:
         self._send(status, b"{}", **{"X-Error-Code": code})

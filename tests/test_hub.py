@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shardline.cli.boundary import run_command
-from shardline.errors import ModelNotFound, SickMachine, StoreUnavailable
+from shardline.errors import ModelNotFound, SickMachine, StoreUnavailable, WrongInput
 from shardline.hub import cached_hub_folder, hub_commit, hub_folder, ignored_files
 from shardline.job_blocks import EngineBlock
+from shardline.runners.gpu.check import check_gpu_job
 from shardline.weights.cache import local_model_folder
-from tests.factories import make_rows, write_corpus
+from tests.factories import make_job, make_rows, write_corpus
 from tests.hub_server import COMMIT, TOKEN, Hub, HubModel, hub_server
 
-FILES = {"config.json": b"{}", "model.safetensors": b"\0" * 100, "pytorch_model.bin": b"\1" * 100}
+FILES = {"config.json": b"{}", "model.safetensors": b"\2" * 100, "pytorch_model.bin": b"\1" * 100}
 JOB = """
 name: hub-job
 corpus: {uri: corpus}
@@ -97,6 +99,22 @@ def test_the_plan_of_a_gated_model_ends_with_exit_2(
     assert not list(Path(root).rglob("plan.json"))
 
 
+def test_a_gated_model_for_which_pods_have_no_token_is_found_by_the_plan(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's token is not theirs: each of them would end as wrong input."""
+    gated = make_job(tmp_path, run_on="gpu", gpu={"model": "org/gated"})
+    check_gpu_job(gated, "s3://lake", {})  # without a token the plan itself says what is missing
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with pytest.raises(WrongInput, match="SHARDLINE_GPU_HF_TOKEN_SECRET: the hub gives org/gated"):
+        check_gpu_job(gated, "s3://lake", {})
+    check_gpu_job(make_job(tmp_path, run_on="gpu", gpu={"model": "org/open"}), "s3://lake", {})
+    with pytest.raises(ModelNotFound, match="org/none: the hub has no such model"):
+        check_gpu_job(make_job(tmp_path, run_on="gpu", gpu={"model": "org/none"}), "s3://lake", {})
+    monkeypatch.setenv("SHARDLINE_GPU_HF_TOKEN_SECRET", "hub")
+    check_gpu_job(gated, "s3://lake", {})
+
+
 def test_a_folder_of_the_hub_holds_what_an_engine_reads(hub: Hub, tmp_path: Path) -> None:
     folder = hub_folder("org/open", COMMIT, tmp_path / "hub")
     assert folder == cached_hub_folder("org/open", COMMIT, tmp_path / "hub")
@@ -134,6 +152,52 @@ def test_a_model_that_is_whole_here_is_opened_without_the_hub(hub: Hub, tmp_path
     hub.status = None
     assert local_model_folder(block, COMMIT, tmp_path) == folder
     assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+def test_a_file_that_comes_with_other_bytes_comes_again(hub: Hub, tmp_path: Path) -> None:
+    block = EngineBlock(model="org/open")
+    hub.spoiled["model.safetensors"] = 1
+    folder = local_model_folder(block, COMMIT, tmp_path)
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+def test_a_file_that_was_damaged_later_comes_again(hub: Hub, tmp_path: Path) -> None:
+    """The hub's library finds its name there and takes it."""
+    block = EngineBlock(model="org/open")
+    file = local_model_folder(block, COMMIT, tmp_path) / "model.safetensors"
+    file.resolve().write_bytes(b"short")
+    assert local_model_folder(block, COMMIT, tmp_path) == file.parent
+    assert file.read_bytes() == FILES["model.safetensors"]
+
+
+def test_wrong_bytes_twice_are_an_error_and_no_model(hub: Hub, tmp_path: Path) -> None:
+    block = EngineBlock(model="org/open")
+    hub.spoiled["model.safetensors"] = 2
+    with pytest.raises(StoreUnavailable, match=r"model\.safetensors came with other bytes"):
+        local_model_folder(block, COMMIT, tmp_path)
+    folder = local_model_folder(block, COMMIT, tmp_path)
+    assert (folder / "model.safetensors").read_bytes() == FILES["model.safetensors"]
+
+
+def test_a_folder_that_another_one_makes_is_waited_for(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a new node a worker may come a moment earlier than the node cache."""
+    cache = tmp_path / "cache"
+    cache.touch()  # nobody can write below it, whoever he is
+
+    def make() -> None:
+        cache.unlink()
+        cache.mkdir()
+
+    with pytest.raises(SickMachine, match="cannot make this folder"):
+        local_model_folder(EngineBlock(model="org/open"), COMMIT, cache / "models")
+    monkeypatch.setenv("SHARDLINE_CACHE_PATIENCE_S", "60")
+    other = threading.Timer(0.2, make)
+    other.start()
+    folder = local_model_folder(EngineBlock(model="org/open"), COMMIT, cache / "models")
+    other.join()
+    assert (folder / "config.json").exists()
 
 
 def test_other_forms_of_weights_come_only_where_safetensors_are_missing() -> None:

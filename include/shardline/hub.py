@@ -41,6 +41,32 @@ def hub_commit(model: str, revision: str) -> str:
     return str(commit)
 
 
+def needs_token(model: str, revision: str) -> bool:
+    """Whether the hub gives us a model that it would not give without our token.
+
+    False where we have none, or the hub does not answer now.
+
+    Raises:
+        ModelNotFound: as `hub_commit`.
+    """
+    from huggingface_hub import get_token
+
+    if not get_token():
+        return False
+    try:
+        commit = hub_commit(model, revision)
+    except StoreUnavailable:
+        return False
+    try:
+        with _translated(model, revision):
+            _check_access(model, commit, token=False)
+    except ModelNotFound:
+        return True
+    except StoreUnavailable:
+        return False
+    return False
+
+
 def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
     """A folder with the model's files of one commit, fetched below `cache` unless they are there.
 
@@ -82,17 +108,17 @@ def ignored_files(names: Sequence[str]) -> tuple[str, ...]:
     return (*_NOT_WANTED, *(_OTHER_WEIGHTS if has_safetensors else ()))
 
 
-def _api() -> Any:
+def _api(token: bool | None = None) -> Any:
     from huggingface_hub import HfApi
 
-    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
 
 
-def _check_access(model: str, commit: str) -> None:
+def _check_access(model: str, commit: str, token: bool | None = None) -> None:
     """Ask for a file: anybody may read about a gated model, and only its files are refused."""
     from huggingface_hub.errors import EntryNotFoundError
 
-    api = _api()
+    api = _api(token)
     url = f"{api.endpoint}/{model}/resolve/{commit}/config.json"
     try:
         api.get_hf_file_metadata(url=url, timeout=_TIMEOUT_S)

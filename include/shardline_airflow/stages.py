@@ -98,8 +98,10 @@ def open_replay(params: Mapping[str, Any], run: str) -> str:
     settings = Settings()
     store = open_root(settings)
     plan = find_job(store, params["job"] or "")
-    wish = wish_of(params, settings.jobs_dir, plan.job_file.run_on)
-    check_gpu_job(changed_job(read_plan(store, plan.whole_id), wish), settings.root, os.environ)
+    parent = read_plan(store, plan.whole_id)
+    # of the parent: its settings are what a wish changes, whatever a replay between had changed
+    wish = wish_of(params, settings.jobs_dir, parent.job_file.run_on)
+    check_gpu_job(changed_job(parent, wish), settings.root, os.environ)
     image = settings.worker_image
     now = datetime.now(UTC)
     found = open_replay(store, plan, wish, now=now, opened_by=run, worker_image=image)

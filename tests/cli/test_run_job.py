@@ -74,6 +74,19 @@ def test_a_job_that_is_done_runs_nothing_again(shell: Shell) -> None:
     assert sorted((shell.folder / "root/jobs").rglob("attempts/*/*.json")) == attempts
 
 
+def test_a_job_for_pods_says_that_it_runs_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who types a command of a job on a cluster must not wait for pods that nobody sends."""
+    monkeypatch.setenv("SHARDLINE_WORKER_IMAGE", "worker:1")
+    write_corpus(tmp_path, [row | {"label": "good"} for row in make_rows(3)])
+    write_job(tmp_path, run_on="gpu", gpu={"model": "stub", "engine": "stub"})
+    shell = Shell(tmp_path)
+    assert "run_on is gpu, and this command runs its shards on this machine" in shell(
+        "run", shell.job_file
+    )
+
+
 def test_the_status_equals_the_truth(shell: Shell) -> None:
     status = json.loads(shell("status", "reviews", "--json"))
     assert status["state"] == "published"

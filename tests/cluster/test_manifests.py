@@ -101,7 +101,7 @@ def node_cache_here(folder: Path, ground: Ground) -> list[dict[str, Any]]:
     pod = "/spec/template/spec"
     image = ground.worker_image or "shardline-worker"
     changes: list[dict[str, Any]] = [
-        {"op": "replace", "path": f"{pod}/nodeSelector", "value": {"kubernetes.io/os": "linux"}},
+        {"op": "remove", "path": f"{pod}/affinity"},
         {"op": "replace", "path": f"{pod}/volumes/0/hostPath/path", "value": str(folder / "cache")},
         {"op": "replace", "path": f"{pod}/containers/0/image", "value": ground.image},
         {"op": "add", "path": f"{pod}/containers/0/command", "value": ["sleep", "3600"]},
@@ -202,7 +202,7 @@ def test_a_worker_has_no_token_for_the_api(
     del body["metadata"]["finalizers"]
     made = api.create_namespaced_pod(applied.namespace, body)
     assert not made.spec.volumes
-    assert made.spec.priority == -100
+    assert made.spec.priority == -10
     assert made.spec.preemption_policy == "Never"
     api.delete_namespaced_pod("tokenless", applied.namespace, grace_period_seconds=0)
 

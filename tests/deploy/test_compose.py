@@ -69,6 +69,11 @@ def test_every_part_that_stays_is_watched_and_comes_back(services: dict[str, Any
     assert services["init"]["restart"] == "no"
 
 
+def test_the_database_is_not_called_ready_while_it_is_set_up(services: dict[str, Any]) -> None:
+    """The image's first server listens on its socket only, and is stopped again."""
+    assert "--host=127.0.0.1" in services["postgres"]["healthcheck"]["test"]
+
+
 def test_they_start_in_an_order_in_which_no_task_finds_a_missing_part(
     services: dict[str, Any],
 ) -> None:

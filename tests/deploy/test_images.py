@@ -72,6 +72,13 @@ def test_an_image_is_built_on_a_version_and_runs_as_nobody_special(recipe: str) 
     )
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_who_runs_in_an_image_has_a_name(recipe: str) -> None:
+    """The uid has none in the base: Airflow's components then refuse to start."""
+    given = [shlex.split(rest) for name, rest in instructions(recipe) if name == "ENV"]
+    assert [pair for pairs in given for pair in pairs if pair.startswith("USER=")]
+
+
 def test_the_worker_is_built_on_the_engine_that_is_pinned() -> None:
     (pin,) = [line for line in listed(REQUIREMENTS / "worker.txt") if line.startswith("vllm")]
     base = dict(instructions("worker.Dockerfile"))["ARG"]

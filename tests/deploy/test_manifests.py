@@ -76,6 +76,8 @@ def test_workers_take_no_place_from_others(
     assert all(each["preemptionPolicy"] == "Never" for each in classes.values())
     assert classes["shardline-long"]["value"] < classes["shardline-short"]["value"] < 0
     assert not any(each.get("globalDefault") for each in classes.values())
+    # the cluster autoscaler's default cutoff: for less it makes no node
+    assert all(each["value"] >= -10 for each in classes.values())
 
 
 def test_the_node_cache_is_made_for_nodes_that_come_and_go(
@@ -93,6 +95,21 @@ def test_the_node_cache_is_made_for_nodes_that_come_and_go(
         assert container["resources"]["limits"]["memory"]
     roots = [c["name"] for c in containers if c["securityContext"].get("runAsUser") == 0]
     assert roots == ["make-folder"]
+
+
+def test_the_node_cache_is_on_every_node_that_workers_are_sent_to(
+    objects: dict[tuple[str, str], dict[str, Any]],
+) -> None:
+    """Where it is not, nobody gives the cache folder to the workers' user, and each of them ends."""
+    spec = objects["DaemonSet", "node-cache"]["spec"]["template"]["spec"]
+    assert "nodeSelector" not in spec
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    chosen = [tuple(e["key"] for e in t["matchExpressions"]) for t in required["nodeSelectorTerms"]]
+    assert ("nvidia.com/gpu.present",) in chosen
+    clouds = yaml.safe_load((FOLDER / "clouds.yaml").read_text())
+    for cloud in clouds.values():
+        for labels in cloud.get("accelerators", {}).values():
+            assert [keys for keys in chosen if set(keys) <= set(labels)]
 
 
 def test_the_node_cache_finds_what_the_program_reads(

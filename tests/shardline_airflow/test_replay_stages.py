@@ -87,6 +87,23 @@ def test_a_replay_in_pods_of_a_job_that_ran_in_none_gets_the_image_of_today(root
     assert found.worker_image == "worker:1"
 
 
+def test_the_form_changes_the_runner_that_the_job_itself_has(root: Path) -> None:
+    """A replay starts from the settings of its parent, not from those of the replay before it."""
+    store, plan = small_job(root, ROWS)
+    answer_all(store, plan, error)
+    publish_unseen(store, plan)
+    in_pods = Wish((), {"run_on": "gpu", "gpu.model": "stub", "gpu.engine": "stub"})
+    first = open_replay(store, plan, in_pods, now=NOW, worker_image="worker:1")
+    assert first is not None
+    stages.cut_replay(first.job_id)
+    answer_all(store, first, error)
+    publish_unseen(store, first)
+    params = {"job": first.job_id, "engine_args": {"latency_s": 0}}
+    _, second = stages.open_job(stages.open_replay(params, RUN))
+    assert second.replay is not None
+    assert second.replay.changes == {"local.engine_args.latency_s": 0}
+
+
 @pytest.mark.protocol(21)
 def test_clearing_a_sealed_shard_of_a_replay_names_the_replay_of_its_parent(root: Path) -> None:
     store, plan = small_job(root, ROWS)

@@ -91,6 +91,17 @@ def test_a_damaged_folder_is_mended(bucket: Any, tmp_path: Path) -> None:
     assert contents(local_model_folder(block, commit, tmp_path)) == FILES
 
 
+def test_all_of_a_damaged_folder_is_checked_again(bucket: Any, tmp_path: Path) -> None:
+    """What made one file short may have left others with their length and other bytes."""
+    block = put_model(bucket, "spoiled")
+    commit = pin_model(block)
+    folder = local_model_folder(block, commit, tmp_path)
+    (folder / "sub/tokenizer.json").write_bytes(b"{")
+    (folder / "config.json").write_bytes(b"\0\0")
+    (folder / "model.safetensors").write_bytes(bytes(len(BIG)))
+    assert contents(local_model_folder(block, commit, tmp_path)) == FILES
+
+
 def test_files_that_are_not_the_planned_ones_are_refused(bucket: Any, tmp_path: Path) -> None:
     block = put_model(bucket, "changed")
     commit = pin_model(block)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardline.weights.checksum import Match, check_file, part_sizes
+from shardline.weights.checksum import Match, check_blob, check_file, part_sizes
 
 MIB = 1 << 20
 
@@ -38,6 +38,25 @@ def test_the_size_of_parts_is_found(file: Path, part_mib: int) -> None:
     assert check_file(file, e_tag) is Match.SAME
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     assert check_file(file, e_tag) is Match.UNKNOWN
+
+
+def test_a_file_of_a_hub_s_cache_has_the_bytes_of_its_name(tmp_path: Path) -> None:
+    content = b"weights" * 1000
+    for name in (
+        hashlib.sha256(content).hexdigest(),
+        hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest(),
+        hashlib.sha1(content).hexdigest(),
+    ):
+        blob, link = tmp_path / name, tmp_path / "model.safetensors"
+        blob.write_bytes(content)
+        link.unlink(missing_ok=True)
+        link.symlink_to(blob)
+        assert check_blob(link) is Match.SAME
+        blob.write_bytes(bytes(len(content)))
+        assert check_blob(link) is Match.OTHER
+    plain = tmp_path / "config.json"
+    plain.write_bytes(content)
+    assert check_blob(plain) is Match.UNKNOWN
 
 
 def test_what_is_no_checksum_is_unknown(file: Path) -> None:

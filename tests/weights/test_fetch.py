@@ -80,6 +80,16 @@ def test_a_part_with_wrong_bytes_comes_again(store: CountingStore, tmp_path: Pat
     assert store.read_bytes["model-1.safetensors"] == 100 + 3_000
 
 
+def test_a_damaged_start_does_not_pass_for_a_bucket_without_checksums(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json.part").write_bytes(b"\0\0")
+    store.spoiled["model-1.safetensors"] = 1
+    fetch_files(store, files_of(store), tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == b"{}"
+    assert (tmp_path / "model-1.safetensors").read_bytes() == b"one" * 1000
+
+
 def test_wrong_bytes_twice_are_an_error_and_no_file(store: CountingStore, tmp_path: Path) -> None:
     store.spoiled["model-1.safetensors"] = 2
     with pytest.raises(StoreUnavailable, match=r"model-1.safetensors: came with other bytes"):

@@ -24,13 +24,15 @@ COPY dags dags
 RUN uv pip install --system --no-cache --no-deps --editable . \
     && python -m compileall -q dags include
 
+# USER: its uid has no name in this image, and Airflow's components do not start as somebody without one.
 ENV AIRFLOW_HOME=/opt/airflow \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/shardline/dags \
     AIRFLOW__CORE__LOAD_EXAMPLES=False \
     GX_ANALYTICS_ENABLED=false \
     HOME=/opt/airflow \
     PYTHONPATH=/opt/shardline/include \
-    PYTHONUNBUFFERED=1
+    PYTHONUNBUFFERED=1 \
+    USER=airflow
 # Volumes that are mounted here start with this owner.
 RUN install --directory --owner=50000 --group=0 \
     /opt/airflow /opt/airflow/logs /opt/airflow/models /opt/airflow/state

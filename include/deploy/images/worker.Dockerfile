@@ -9,6 +9,8 @@
 ARG BASE=vllm/vllm-openai:v0.33.0
 FROM ${BASE}
 
+# whoever the base runs as
+USER root
 WORKDIR /opt/shardline
 COPY include/requirements/worker.txt requirements.txt
 # What the base has stays as it is: torch and vLLM were built for each other.
@@ -22,9 +24,11 @@ RUN python3 -m pip install --no-cache-dir --no-deps . \
     && python3 -c "import vllm, shardline.worker.__main__, shardline.weights.__main__" \
     && ! python3 -c "import airflow" 2>/dev/null
 
-# The root file system is read-only in a pod: what is written goes to volumes.
+# The root file system is read-only in a pod: what is written goes to volumes. USER: the uid has no name
+# in the base, and libraries ask for one.
 ENV HOME=/tmp \
     PYTHONUNBUFFERED=1 \
+    USER=shardline \
     VLLM_NO_USAGE_STATS=1 \
     SHARDLINE_MODEL_CACHE=/cache/models
 RUN install --directory --owner=1000 --group=1000 /cache

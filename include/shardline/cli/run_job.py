@@ -48,6 +48,11 @@ def run_job(
         if not store.exists(plan.layout.report_html):
             report_job(store, plan)
         return standing
+    if plan.job_file.run_on == "gpu":
+        screen.say(
+            f"job {plan.job_id}: run_on is gpu, and this command runs its shards on this machine; in"
+            " pods Airflow runs them (batch_inference, replay_dead_letters)"
+        )
     prepare_job(store, plan, screen)
     try:
         with Stopper() as stopper:

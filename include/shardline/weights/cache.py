@@ -16,7 +16,10 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -26,16 +29,18 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from shardline.disk import local_disk
-from shardline.errors import ModelNotFound, SickMachine
+from shardline.errors import ModelNotFound, SickMachine, StoreUnavailable
 from shardline.hub import cached_hub_folder, hub_folder
 from shardline.job_blocks import EngineBlock
 from shardline.store import folder_of, open_store, sync
-from shardline.weights.fetch import fetch_files
+from shardline.weights.checksum import Match, check_blob
+from shardline.weights.fetch import THREADS, TRIES, fetch_files, part_of
 from shardline.weights.listing import WeightFile, hash_listing, list_weights
 
 log = logging.getLogger(__name__)
 
 _RECORD = ".shardline-weights.json"
+_LOOK_S = 0.5
 
 
 class CacheSettings(BaseSettings):
@@ -46,6 +51,12 @@ class CacheSettings(BaseSettings):
     model_cache: Path = Field(
         default=Path("~/.cache/shardline/models"),
         description="The folder of models on a disk of this machine; it needs room for all of them.",
+    )
+    cache_patience_s: float = Field(
+        default=0,
+        ge=0,
+        description="How long to wait for the right to write that folder: on a new node of a cluster "
+        "somebody else makes it, and gives it to this user.",
     )
     cached_models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
@@ -82,13 +93,13 @@ def local_model_folder(block: EngineBlock, commit: str, cache: Path | None = Non
     if (folder := disk_folder(block)) is not None:
         return folder
     cache = (cache or CacheSettings().model_cache).expanduser()
-    if block.model.startswith("s3://"):
-        with local_disk(cache):
+    with local_disk(cache):
+        if block.model.startswith("s3://"):
             return fill(block.model, commit, cache)
-    if os.environ.keys() & {"HF_HOME", "HF_HUB_CACHE"}:  # then others look there too
-        return _from_hub(block.model, commit, None)
-    _make(cache)
-    return _from_hub(block.model, commit, cache / "hub")
+        if os.environ.keys() & {"HF_HOME", "HF_HUB_CACHE"}:  # then others look there too
+            return _from_hub(block.model, commit, None)
+        _make(cache)
+        return _from_hub(block.model, commit, cache / "hub")
 
 
 def _from_hub(model: str, commit: str, cache: Path | None) -> Path:
@@ -99,19 +110,45 @@ def _from_hub(model: str, commit: str, cache: Path | None) -> Path:
     found = cached_hub_folder(model, commit, cache)
     if is_whole(found, _hub_record(found)):
         return found
-    folder = hub_folder(model, commit, cache)
-    files = [
-        WeightFile(p.relative_to(folder).as_posix(), p.stat().st_size, "")
-        for p in folder.rglob("*")
-        if p.is_file()
-    ]
-    temporary = _hub_record(folder).with_suffix(f".{os.getpid()}")
+    _wait_until_writable(found.parents[2])
+    folder, paths = _fetch_right(model, commit, cache)
+    files = [WeightFile(p.relative_to(folder).as_posix(), p.stat().st_size, "") for p in paths]
+    # in pods every process has the same number
+    temporary = _hub_record(folder).with_suffix(f".{secrets.token_hex(6)}")
     try:
         temporary.write_bytes(msgspec.json.encode(files))
+        sync(temporary)
         temporary.replace(_hub_record(folder))
     except OSError as error:  # a cache that may only be read is asked about again next time
         log.warning("weights %s: %s: %s", model, temporary, error.strerror)
     return folder
+
+
+def _fetch_right(model: str, commit: str, cache: Path | None) -> tuple[Path, list[Path]]:
+    """The folder and its files, each on disk with the bytes that its checksum stands for.
+
+    The hub's library looks at lengths only.
+    """
+    for _ in range(TRIES):
+        folder = hub_folder(model, commit, cache)
+        paths = sorted(p for p in folder.rglob("*") if p.is_file())
+        with ThreadPoolExecutor(THREADS, "weights") as threads:
+            matches = list(threads.map(_keep_and_check, paths))
+        wrong = [p for p, match in zip(paths, matches, strict=True) if match is Match.OTHER]
+        if not wrong:
+            return folder, paths
+        for path in wrong:
+            log.warning("weights %s: other bytes than its checksum says, fetching it again", path)
+            path.resolve().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+    raise StoreUnavailable(
+        f"model {model}: {wrong[0].name} came with other bytes than its checksum says, twice"
+    )
+
+
+def _keep_and_check(path: Path) -> Match:
+    sync(path)
+    return check_blob(path)
 
 
 def _hub_record(folder: Path) -> Path:
@@ -153,22 +190,45 @@ def is_whole(folder: Path, record: Path | None = None) -> bool:
         found = (record or folder / _RECORD).read_bytes()
         files = msgspec.json.decode(found, type=list[WeightFile])
         return all((folder / f.name).stat().st_size == f.size_bytes for f in files)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return False
 
 
 def _set_aside(folder: Path, partial: Path, files: Sequence[WeightFile]) -> None:
-    """Make a damaged folder the start of the next fetch, without its files of a wrong length."""
+    """Make a damaged folder the start of the next fetch, without its files of a wrong length.
+
+    What spoiled one file may have spoiled others: all of them are held against their checksums again.
+    """
     for file in files:
         found = folder / file.name
-        if found.is_file() and found.stat().st_size != file.size_bytes:
+        if not found.is_file():
+            continue
+        if found.stat().st_size == file.size_bytes:
+            found.replace(part_of(found))
+        else:
             found.unlink()
     if partial.exists():
         raise SickMachine(f"{partial}: lies beside a damaged {folder.name}; remove both")
     folder.rename(partial)
 
 
+def _wait_until_writable(folder: Path) -> None:
+    """On a new node the node cache gives the folder to this user; a worker may come a moment earlier."""
+    until = time.monotonic() + CacheSettings().cache_patience_s
+    if not _may_write(folder) and time.monotonic() < until:
+        log.warning("weights: %s may not be written yet, waiting for who makes it", folder)
+    while not _may_write(folder) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+
+
+def _may_write(folder: Path) -> bool:
+    """Or make it where it shall be."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK)
+
+
 def _make(cache: Path) -> None:
+    _wait_until_writable(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:

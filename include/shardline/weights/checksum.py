@@ -1,4 +1,4 @@
-"""Whether a fetched file has the bytes that its ETag stands for.
+"""Whether a fetched file has the bytes that its ETag, or its name in a hub's cache, stands for.
 
 S3's ETag of an object that was put in one piece is its MD5; of one put in parts, the MD5 of the
 parts' MD5s and their number. The size of the parts is not told: the ones that fit are tried. A bucket
@@ -14,6 +14,8 @@ from enum import Enum
 from pathlib import Path
 
 _ETAG = re.compile(r"(?P<md5>[0-9a-f]{32})(?:-(?P<parts>[0-9]+))?")
+_SHA1 = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MIB = 1 << 20
 _READ_BYTES = 1 << 22
 _TRIED_AT_MOST = 12
@@ -40,6 +42,27 @@ def check_file(file: Path, e_tag: str) -> Match:
         if _md5_of_parts(file, part_bytes).hex() == parsed["md5"]:
             return Match.SAME
     return Match.UNKNOWN  # an unusual size of parts, or the bytes are others: nobody can tell
+
+
+def check_blob(file: Path) -> Match:
+    """Compare a file of a hub's cache with its name there: a SHA-256, or a SHA-1 of small ones.
+
+    The hub's own SHA-1 is git's; some mirrors give that of the bytes alone. A cache on a disk without
+    links has no such names: its files are `UNKNOWN`.
+    """
+    real = file.resolve()
+    if _SHA256.fullmatch(real.name):
+        digests = [hashlib.sha256()]
+    elif _SHA1.fullmatch(real.name):
+        head = b"blob %d\0" % real.stat().st_size
+        digests = [hashlib.sha1(start, usedforsecurity=False) for start in (head, b"")]
+    else:
+        return Match.UNKNOWN
+    with real.open("rb") as f:
+        while piece := f.read(_READ_BYTES):
+            for digest in digests:
+                digest.update(piece)
+    return Match.SAME if real.name in {d.hexdigest() for d in digests} else Match.OTHER
 
 
 def part_sizes(size_bytes: int, parts: int) -> Iterator[int]:

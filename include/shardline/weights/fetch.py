@@ -23,9 +23,9 @@ from shardline.weights.listing import WeightFile
 log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 16 << 20
-_THREADS = 8  # one stream of an object store gives some 100 MB/s
+THREADS = 8  # one stream of an object store gives some 100 MB/s
 _REPORT_S = 10.0
-_TRIES = 2
+TRIES = 2
 
 
 class Progress:
@@ -81,7 +81,7 @@ def fetch_files(store: Store, files: Sequence[WeightFile], folder: Path) -> None
     smallest, *others = sorted(files, key=lambda f: f.size_bytes)
     has_checksums = _Fetch(store, folder, progress, True).probe(smallest)
     fetch = _Fetch(store, folder, progress, has_checksums)
-    with ThreadPoolExecutor(_THREADS, "weights") as threads:
+    with ThreadPoolExecutor(THREADS, "weights") as threads:
         ends = [threads.submit(fetch.run, file) for file in reversed(others)]
         try:
             for end in ends:
@@ -91,6 +91,11 @@ def fetch_files(store: Store, files: Sequence[WeightFile], folder: Path) -> None
             threads.shutdown(cancel_futures=True)
             raise
     log.info("%s", progress.line())
+
+
+def part_of(file: Path) -> Path:
+    """The name of a file until it is whole and checked."""
+    return file.with_name(f"{file.name}.part")
 
 
 class _Fetch:
@@ -107,21 +112,23 @@ class _Fetch:
         if target.is_file():
             self.progress.keep(file.size_bytes)
             return check_file(target, file.e_tag) is not Match.OTHER
-        part = self._receive(file)
-        is_same = check_file(part, file.e_tag) is not Match.OTHER
-        if not is_same and self.store.read(file.name) != part.read_bytes():
+        for _ in range(TRIES):
+            part = self._receive(file)
+            is_same = check_file(part, file.e_tag) is not Match.OTHER
+            if is_same or self.store.read(file.name) == part.read_bytes():
+                if not is_same:
+                    log.warning("weights %s: its ETags are no checksums (KMS?)", self.store.uri)
+                self._name(part, file)
+                return is_same
+            self.progress.lose(file.size_bytes)  # what an earlier start has left was damaged
             part.unlink()
-            raise StoreUnavailable(f"{file.name}: two reads of it gave different bytes")
-        if not is_same:
-            log.warning("weights %s: its ETags are no checksums (KMS?)", self.store.uri)
-        self._name(part, file)
-        return is_same
+        raise StoreUnavailable(f"{file.name}: two reads of it gave different bytes")
 
     def run(self, file: WeightFile) -> None:
         if (self.folder / file.name).is_file():
             self.progress.keep(file.size_bytes)
             return
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             part = self._receive(file)
             if self._is_right(part, file):
                 self._name(part, file)
@@ -133,7 +140,7 @@ class _Fetch:
 
     def _receive(self, file: WeightFile) -> Path:
         """Bring `NAME.part` to its full length."""
-        part = self.folder / f"{file.name}.part"
+        part = part_of(self.folder / file.name)
         part.parent.mkdir(parents=True, exist_ok=True)
         with local_disk(part), part.open("ab") as out:
             if out.tell() > file.size_bytes:

@@ -30,6 +30,7 @@ def gpu_job(folder: Path, **fields: Any) -> JobFile:
         ("EPHEMERAL_STORAGE", "0", "SHARDLINE_GPU_EPHEMERAL_STORAGE: .*more than 0"),
         ("NAMESPACE", "Shard_Line", "SHARDLINE_GPU_NAMESPACE: .*name of Kubernetes"),
         ("NAMESPACE", "", "SHARDLINE_GPU_NAMESPACE"),
+        ("NAMESPACE", "shard.line", "SHARDLINE_GPU_NAMESPACE: .*no dot"),
         ("SERVICE_ACCOUNT", "my account", "SHARDLINE_GPU_SERVICE_ACCOUNT"),
         ("STORE_SECRET", "AWS=x", "SHARDLINE_GPU_STORE_SECRET"),
         ("RESOURCE", "gpu", "SHARDLINE_GPU_RESOURCE: .*nvidia.com/gpu"),
@@ -75,7 +76,8 @@ def test_what_a_deployment_sets_for_its_workers_reaches_those_in_pods(tmp_path: 
     """A plan made through a mirror of the hub, or for an engine that starts for long, holds there."""
     with pytest.raises(WrongInput, match=r"SHARDLINE_GPU_STALE_S: .*7200 s"):
         check_gpu_job(gpu_job(tmp_path), ROOT, {"SHARDLINE_ENGINE_START_S": "7200"})
-    assert "HF_ENDPOINT" in GpuSettings().worker_env
+    # a region has two names, and the store's library reads both
+    assert {"HF_ENDPOINT", "AWS_REGION", "AWS_DEFAULT_REGION"} <= set(GpuSettings().worker_env)
 
 
 def test_a_folder_that_pods_do_not_see_is_named(

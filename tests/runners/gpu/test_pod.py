@@ -198,6 +198,17 @@ def test_the_worker_learns_where_it_is() -> None:
     assert found["SHARDLINE_NODE"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
+def test_the_worker_has_a_name_whatever_its_uid() -> None:
+    """Its uid has none in vLLM's image, and torch, imported, asks for it."""
+    assert env(user=4321)["USER"]
+
+
+def test_a_worker_waits_for_who_makes_the_folder_of_a_node() -> None:
+    assert float(env(cache="/var/cache/shardline")["SHARDLINE_CACHE_PATIENCE_S"]) >= 60
+    for cache in ("", "claim:models"):
+        assert "SHARDLINE_CACHE_PATIENCE_S" not in env(cache=cache)
+
+
 def test_a_worker_whose_loop_stands_still_is_killed() -> None:
     probe = container(alive_s=300)["livenessProbe"]
     assert env()["SHARDLINE_LIVENESS_FILE"] in probe["exec"]["command"][-1]

@@ -8,7 +8,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from shardline.errors import WrongInput
+from shardline.hub import needs_token
 from shardline.job import JobFile
+from shardline.job_blocks import GpuBlock
 from shardline.runners.gpu.cloud import Cloud, read_cloud
 from shardline.runners.gpu.container import count_gpus
 from shardline.runners.gpu.settings import GpuSettings, read_gpu_settings
@@ -25,8 +27,9 @@ def check_gpu_job(job: JobFile, root: str, own_env: Mapping[str, str]) -> None:
 
     Raises:
         WrongInput: a setting, the values file, or an engine argument is wrong, or pods do not see a
-            folder that the job needs.
+            folder that the job needs, or have no token for its model.
         NotAllowed: an accelerator that this deployment does not have.
+        ModelNotFound: no such model, or not for us; where it has to be asked for with a token.
     """
     if job.run_on != "gpu" or job.gpu is None:
         return
@@ -43,6 +46,19 @@ def check_gpu_job(job: JobFile, root: str, own_env: Mapping[str, str]) -> None:
         raise WrongInput(
             f"SHARDLINE_GPU_STALE_S: a worker may write nothing for {longest_s:g} s (the start of an"
             f" engine, a store that is away), and is given up after {settings.stale_s:g} s"
+        )
+    _check_token(cloud, settings, job.gpu)
+
+
+def _check_token(cloud: Cloud, settings: GpuSettings, block: GpuBlock) -> None:
+    """Our token is not theirs: a gated model that we may have would end every worker."""
+    is_of_hub = block.engine != "stub" and not block.model.startswith(("/", "file://", "s3://"))
+    # the secret of the store may hold it too
+    may_have_one = settings.hf_token_secret or settings.store_secret or "HF_TOKEN" in cloud.env
+    if is_of_hub and not may_have_one and needs_token(block.model, block.revision):
+        raise WrongInput(
+            f"SHARDLINE_GPU_HF_TOKEN_SECRET: the hub gives {block.model} to the account of HF_TOKEN"
+            " only, and pods have no token; name a secret of Kubernetes with the key HF_TOKEN"
         )
 
 

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from shardline.errors import NotAllowed, WrongInput
 
+OWN_MOUNTS = {"scratch": "/tmp", "shm": "/dev/shm", "cache": "/cache"}  # noqa: S108
+"""Volumes of the pod's own, where it sees them: its root file system is read-only."""
 _OURS = frozenset({"SHARDLINE_DRAIN_S", "SHARDLINE_LIVENESS_FILE", "SHARDLINE_MAX_NUM_SEQS"})
 """Other fields of the pod hang on these: its grace period, its liveness probe."""
 
@@ -24,6 +26,16 @@ class Toleration(BaseModel):
     value: str | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     tolerationSeconds: int | None = None  # noqa: N815 - Kubernetes' own name
+
+    @model_validator(mode="after")
+    def _is_taken(self) -> Toleration:
+        if self.operator == "Exists" and self.value:
+            raise ValueError("operator Exists has no value")
+        if not self.key and self.operator != "Exists":
+            raise ValueError("without a key, expected operator Exists")
+        if self.tolerationSeconds is not None and self.effect != "NoExecute":
+            raise ValueError("tolerationSeconds needs effect NoExecute")
+        return self
 
 
 class Cloud(BaseModel):
@@ -53,10 +65,18 @@ class Cloud(BaseModel):
 
     @model_validator(mode="after")
     def _has_volumes(self) -> Cloud:
-        names = {volume.get("name") for volume in self.volumes}
+        names = [volume.get("name") for volume in self.volumes]
+        if len({*names, *OWN_MOUNTS}) < len(names) + len(OWN_MOUNTS) or not all(names):
+            raise ValueError(
+                f"volumes: expected names of their own, none of {', '.join(OWN_MOUNTS)}: {names}"
+            )
+        places = [mount.get("mountPath") for mount in self.mounts]
         for mount in self.mounts:
             if not mount.get("mountPath") or mount.get("name") not in names:
                 raise ValueError(f"mounts: expected the name of a volume and a mountPath: {mount}")
+        if len({*places, *OWN_MOUNTS.values()}) < len(places) + len(OWN_MOUNTS):
+            own = ", ".join(OWN_MOUNTS.values())
+            raise ValueError(f"mounts: expected places of their own, none of {own}: {places}")
         return self
 
     def has_folder(self, folder: Path) -> bool:

@@ -7,17 +7,15 @@ from typing import Any
 
 from shardline.errors import WrongInput
 from shardline.job_blocks import GpuBlock
-from shardline.runners.gpu.cloud import Cloud
+from shardline.runners.gpu.cloud import OWN_MOUNTS, Cloud
 from shardline.runners.gpu.errand import Errand
 from shardline.runners.gpu.facts import CONTAINER
 from shardline.runners.gpu.history import Lessons
 from shardline.runners.gpu.settings import GpuSettings
 
-# volumes of the pod's own: its root file system is read-only
-_SCRATCH = "/tmp"  # noqa: S108
-_SHM = "/dev/shm"  # noqa: S108
-_CACHE = "/cache"
+_SCRATCH, _CACHE = OWN_MOUNTS["scratch"], OWN_MOUNTS["cache"]
 _ALIVE = f"{_SCRATCH}/alive"
+_CACHE_PATIENCE_S = 120.0
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -68,9 +66,7 @@ def make_container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "livenessProbe": _liveness(settings.alive_s),
         "volumeMounts": [
-            {"name": "scratch", "mountPath": _SCRATCH},
-            {"name": "shm", "mountPath": _SHM},
-            {"name": "cache", "mountPath": _CACHE},
+            *({"name": name, "mountPath": place} for name, place in OWN_MOUNTS.items()),
             *cloud.mounts,
         ],
     }
@@ -88,6 +84,8 @@ def _env(
 ) -> list[dict[str, Any]]:
     values = {
         "HOME": _SCRATCH,
+        # the uid has no name in most images, and some libraries ask for one when they are imported
+        "USER": "shardline",
         "PYTHONUNBUFFERED": "1",
         "SHARDLINE_DRAIN_S": f"{cloud.drain_s:g}",
         "SHARDLINE_LIVENESS_FILE": _ALIVE,
@@ -102,6 +100,8 @@ def _env(
         **{name: v.replace("$", "$$") for name in settings.worker_env if (v := own_env.get(name))},
         **cloud.env,
     }
+    if settings.cache.startswith("/"):  # the node cache gives it to the worker's user
+        values.setdefault("SHARDLINE_CACHE_PATIENCE_S", f"{_CACHE_PATIENCE_S:g}")
     if lessons.max_num_seqs is not None:
         values["SHARDLINE_MAX_NUM_SEQS"] = str(lessons.max_num_seqs)
     fields = {"SHARDLINE_POD_UID": "metadata.uid", "SHARDLINE_NODE": "spec.nodeName"}

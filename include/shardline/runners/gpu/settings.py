@@ -142,6 +142,7 @@ class GpuSettings(BaseSettings):
     worker_env: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(
             "AWS_REGION",
+            "AWS_DEFAULT_REGION",
             "AWS_ENDPOINT_URL",
             "HF_ENDPOINT",
             "SHARDLINE_ENGINE_START_S",
@@ -171,6 +172,13 @@ class GpuSettings(BaseSettings):
                 f"{secrets[0]} is a secret, and a pod's description is none: put it into a secret of"
                 " Kubernetes and name that (SHARDLINE_GPU_STORE_SECRET, _HF_TOKEN_SECRET)"
             )
+        return value
+
+    @field_validator("namespace")
+    @classmethod
+    def _is_label(cls, value: str) -> str:
+        if "." in value:
+            raise ValueError(f"the name of a namespace has no dot, found {value!r}")
         return value
 
     @field_validator("resource")
