@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
-from shardline.errors import LawBroken
+from shardline.errors import LawBroken, SickMachine
 from shardline.layout import JobLayout
 from shardline.segments import SegmentName, commit_results, read_lines, resolve
 from shardline.store import Put, Store, open_store
@@ -135,3 +136,20 @@ def test_more_segments_than_a_process_may_hold_open(tmp_path: Path) -> None:
 def test_a_torn_line_names_segment_and_line() -> None:
     with pytest.raises(LawBroken, match="t-000003 line 1"):
         list(read_lines(SegmentName("t", 3), [result("a"), b'{"custom_id":']))
+
+
+@pytest.mark.protocol(12)
+def test_a_machine_without_room_for_the_results_looks_sick() -> None:
+    store = open_store("memory://")
+    ids = [f"r{i:04d}" for i in range(50)]
+    put_shard(store, ids)  # type: ignore[arg-type]
+    for i, custom_id in enumerate(ids):
+        put_segment(store, "t", i, result(custom_id))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(store.read(LAYOUT.shard(SHARD))) + 100, hard))
+    try:
+        with pytest.raises(SickMachine, match="File too large"):
+            commit_results(store, LAYOUT, SHARD)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not store.exists(LAYOUT.results(SHARD))

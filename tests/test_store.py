@@ -8,7 +8,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -368,12 +368,35 @@ def test_an_error_in_the_body_of_a_listing_loop_is_not_the_stores() -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_key_is_refused(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_is_not_there_is_no_missing_object(
+    s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StoreRefused, match="there is no such bucket"):
+        open_store("s3://no-such-bucket/x").read_or_none("a")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.put_once("a", b"1"),
+        lambda store: store.read("a"),
+        lambda store: store.exists("a"),
+        lambda store: list(store.list("")),
+        lambda store: store.folders(""),
+    ],
+    ids=["put", "read", "head", "list", "folders"],
+)
+def test_a_wrong_key_is_refused(
+    s3: dict[str, str], monkeypatch: pytest.MonkeyPatch, ask: Callable[[Store], object]
+) -> None:
     for name, value in s3.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(StoreRefused):
-        open_store("s3://store/x").put_once("a", b"1")
+        ask(open_store("s3://store/x"))
 
 
 def test_a_client_that_cannot_work_here_is_refused_in_one_line(

@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple, Self
 
 import msgspec
 
+from shardline.disk import local_disk
 from shardline.errors import LawBroken
 from shardline.layout import JobLayout, shard_of
 from shardline.store import Put, Store
@@ -203,8 +204,10 @@ def commit_results(
 
     Raises:
         LawBroken: see `Segments.write`.
+        SickMachine: there is no room for a copy on this machine.
     """
-    with tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
+    here = Path(tempfile.gettempdir())
+    with local_disk(here), tempfile.TemporaryDirectory(prefix="shardline-") as scratch:
         folder = Path(scratch)
         ids = ids or list(request_ids(store.fetch(layout.shard(shard), folder)))
         segments = segments or Segments(store, layout, shard, folder)

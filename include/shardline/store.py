@@ -8,6 +8,7 @@ its name exists, and a put whose reply was lost is recognised as our own by its 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -57,6 +58,8 @@ _REFUSED = (
     IsADirectoryError,
 )
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"  # S3's own code: the library has no class for it
+_SAYS_NO = re.compile(r"non-2xx status code: 40[13]\b")
+"""What a listing that is refused says: the library has a class for single objects only."""
 
 
 @dataclass(frozen=True)
@@ -370,12 +373,16 @@ def _translated(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
+        if _NO_BUCKET in str(error):
+            raise StoreRefused(f"{path}: there is no such bucket") from error
         raise ObjectNotFound(path) from error
     except _REFUSED as error:
         raise StoreRefused(f"{path}: {first_line(error)}") from error
     except obstore_errors.BaseError as error:
         if _NO_BUCKET in str(error):
             raise StoreRefused(f"{path}: there is no such bucket") from error
+        if _SAYS_NO.search(first_line(error)):
+            raise StoreRefused(f"{path}: {first_line(error)}") from error
         raise StoreUnavailable(f"{path}: {first_line(error)}") from error
     except OSError as error:  # disk full, I/O error, stale handle, reset connection
         raise StoreUnavailable(f"{path}: {first_line(error)}") from error

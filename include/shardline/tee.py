@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -43,7 +44,10 @@ def _copy(read_end: int, console: int, file: Path) -> None:
         while piece := os.read(read_end, _PIECE_BYTES):
             _write_all(console, piece)
             if kept.tell() < _MOST_BYTES:
-                kept.write(piece)
+                with suppress(
+                    OSError
+                ):  # a full disk: who writes to the pipe must not wait for a reader
+                    kept.write(piece)
 
 
 def _write_all(console: int, piece: bytes) -> None:

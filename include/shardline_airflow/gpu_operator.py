@@ -44,6 +44,7 @@ from shardline_airflow.infer_operator import attempts_before, end_task, say_done
 from shardline_airflow.pod_api import ControlPlaneDown, PodApi, PodRefused
 from shardline_airflow.pod_trigger import ShardPodTrigger
 from shardline_airflow.pod_work import ShardPods, attempt_of
+from shardline_airflow.retries import TryAgain
 from shardline_airflow.runs import name_map_index
 from shardline_airflow.stages import gives_up, open_job
 
@@ -96,6 +97,7 @@ class InferShardOnGpu(KubernetesPodOperator):
         )
         self.number = number
         self._sent: tuple[PodApi, PodFacts] | None = None
+        self._is_killed = False
 
     @gives_up
     @comes_back
@@ -137,6 +139,7 @@ class InferShardOnGpu(KubernetesPodOperator):
 
     def on_kill(self) -> None:
         """Delete the pod: the task was ended while it ran. Rows are safe, the worker drains."""
+        self._is_killed = True
         if self._sent is not None:
             api, pod = self._sent
             log.info("told to stop: pod %s is deleted, its worker drains", pod.name)
@@ -168,6 +171,7 @@ class InferShardOnGpu(KubernetesPodOperator):
             ) from error
 
     def _send(self, context: Any, pods: ShardPods) -> dict[str, Any]:
+        self._stop_if_killed(pods)
         if is_cancelled(pods.store, pods.plan.job_id, pods.generation):
             raise Cancelled(f"job {pods.plan.job_id}: generation {pods.generation} was cancelled")
         described = pods.make_pod()
@@ -182,6 +186,12 @@ class InferShardOnGpu(KubernetesPodOperator):
         log.info("%s: sent pod %s", pods.shard, pod["metadata"]["name"])
         return pod
 
+    def _stop_if_killed(self, pods: ShardPods) -> None:
+        """Airflow lets a task that it ends run on for five seconds: it sends no pod and leaves none."""
+        if self._is_killed:
+            self.on_kill()
+            raise TryAgain(f"{pods.shard}: told to stop", 0.0)
+
     def _go_on(self, context: Any, pods: ShardPods, pod: dict[str, Any], stop: Stop | None) -> None:
         if stop is None:
             self._wait(pods, pod)
@@ -189,6 +199,8 @@ class InferShardOnGpu(KubernetesPodOperator):
             self._end(context, pods, read_facts(pod), stop, attempt_of(pod))
 
     def _wait(self, pods: ShardPods, pod: dict[str, Any]) -> None:
+        self._sent = (pods.api, read_facts(pod))
+        self._stop_if_killed(pods)
         attempt = attempt_of(pod)
         trigger = ShardPodTrigger(
             pod_name=pod["metadata"]["name"],

@@ -25,6 +25,12 @@ RETRIES: dict[str, Any] = {
     "retry_delay": timedelta(seconds=15),
     "retry_policy": TypedRetryPolicy(),
 }
+WATCH_RETRIES: dict[str, Any] = {
+    **RETRIES,
+    # it lives as long as all the shards, and each time that Airflow's API server is away for minutes
+    # kills it; a new start costs it seconds
+    "retries": 20,
+}
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ def _run_and_publish(
     """
     outlets = [outlet] if outlet is not None else []
 
-    @task(**RETRIES)
+    @task(**WATCH_RETRIES)
     def run_waves(job_id: str) -> int:
         from airflow.sdk import get_current_context
 

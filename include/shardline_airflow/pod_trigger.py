@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 from airflow.providers.cncf.kubernetes.triggers.pod import KubernetesPodTrigger
+from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import TriggerEvent
 
 from shardline.attempts import read_progress
@@ -173,7 +174,7 @@ class ShardPodTrigger(KubernetesPodTrigger):
         return datetime.fromisoformat(said.at)
 
     async def on_kill(self) -> None:
-        """Delete the pod when a person ended the task; keep it when its trigger was moved.
+        """Delete the pod when a person ended the task, or deleted it; keep it when its trigger was moved.
 
         Airflow cancels a trigger again while it still ends, and so would leave the pod: what was begun
         here goes on behind a shield.
@@ -188,6 +189,9 @@ class ShardPodTrigger(KubernetesPodTrigger):
     async def _end_pod(self) -> None:
         try:
             may_delete = await self.safe_to_cancel()
+        except AirflowException:  # the provider's word for a task that is not there
+            self.log.warning("pod %s: its task was deleted, with its run", self.pod_name)
+            may_delete = True
         except Exception:  # whatever it is: a live pod is worth more than an orphan costs
             self.log.exception("pod %s kept: its task's state is not known", self.pod_name)
             return

@@ -70,15 +70,21 @@ class DagRuns:
         return {task: str(state) for task, state in states.items() if state}
 
     def failed_values(self, ti: Any, run_id: str, *, mapped: str, source: str) -> list[Any]:
-        """The values of the failed instances of `mapped`, which maps over what `source` returned."""
-        states = self.task_states(run_id, [mapped])
+        """The values of the failed instances of `mapped`, which maps over what `source` returned.
+
+        What was not mapped yet has one instance without a number, and while `source` runs again there
+        are no values: neither is the failure of any.
+        """
+        prefix = f"{mapped}_"
         failed = sorted(
-            int(task.rpartition("_")[2]) for task, state in states.items() if state == "failed"
+            int(task.removeprefix(prefix))
+            for task, state in self.task_states(run_id, [mapped]).items()
+            if state == "failed" and task.startswith(prefix)
         )
-        if not failed or failed == [-1]:
+        if not failed:
             return []
-        values = ti.xcom_pull(task_ids=source, dag_id=self.dag_id, run_id=run_id)
-        return [values[index] for index in failed]
+        values = ti.xcom_pull(task_ids=source, dag_id=self.dag_id, run_id=run_id) or []
+        return [values[index] for index in failed if index < len(values)]
 
 
 def name_map_index(context: Any, name: str) -> None:

@@ -1,7 +1,8 @@
 """What the task bodies call: each stage of the library, with the store and the plan opened for it.
 
 A stage that no retry can help ends its task with one line that says why (`GivenUp`); what may heal
-is raised as it is, and Airflow tries again.
+is raised as it is, and Airflow tries again. An outage of the store is sat out first; but not by the two
+that plan: there somebody waits for the answer.
 """
 
 from __future__ import annotations
@@ -9,11 +10,19 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from shardline.errors import Cancelled, JobNotReady, PermanentError, WrongInput
+from shardline.errors import (
+    Cancelled,
+    JobNotReady,
+    PermanentError,
+    SickMachine,
+    StoreUnavailable,
+    WrongInput,
+)
 from shardline.settings import Settings
 from shardline_airflow.retries import GivenUp
 
@@ -26,6 +35,10 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PATIENCE_S = 600.0
+"""As SHARDLINE_STORE_PATIENCE_S is for workers."""
+_DELAYS_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+
 
 def gives_up(stage: Callable[P, T]) -> Callable[P, T]:
     """Turn a PermanentError into the last line of the task's log, without a traceback."""
@@ -34,9 +47,35 @@ def gives_up(stage: Callable[P, T]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return stage(*args, **kwargs)
+        except SickMachine:  # another try may run on another machine
+            raise
         except PermanentError as error:
             log.error("%s: %s", type(error).__name__, error)
             raise GivenUp(str(error)) from None
+
+    return run
+
+
+def sits_out(stage: Callable[P, T]) -> Callable[P, T]:
+    """Call a stage again while the store does not answer, for as long as workers wait for it.
+
+    Airflow's own retries are a few within a minute: a job of days would be red for an outage that its
+    workers do not even notice. What a stage has done it finds done.
+    """
+
+    @functools.wraps(stage)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        waited, n = 0.0, 0
+        while True:
+            try:
+                return stage(*args, **kwargs)
+            except StoreUnavailable as error:
+                if waited >= PATIENCE_S:
+                    raise
+                delay = _DELAYS_S[min(n, len(_DELAYS_S) - 1)]
+                log.warning("the store does not answer, again in %.0f s: %s", delay, error)
+            time.sleep(delay)
+            waited, n = waited + delay, n + 1
 
     return run
 
@@ -114,6 +153,7 @@ def open_replay(params: Mapping[str, Any], run: str) -> str:
 
 
 @gives_up
+@sits_out
 def cut_replay(job_id: str) -> None:
     """Harvest, cut, and write manifest and schema; nothing for a job that is no replay."""
     from shardline.results.cut_replay import cut_replay
@@ -126,6 +166,7 @@ def cut_replay(job_id: str) -> None:
 
 
 @gives_up
+@sits_out
 def scan_corpus(job_id: str, split: int) -> None:
     from shardline.corpus.scan import scan_corpus
 
@@ -133,6 +174,7 @@ def scan_corpus(job_id: str, split: int) -> None:
 
 
 @gives_up
+@sits_out
 def check_ids(job_id: str) -> int:
     """Check the ids; return how many bucket sets are to be cut."""
     from shardline.corpus.ids import check_ids
@@ -143,6 +185,7 @@ def check_ids(job_id: str) -> int:
 
 
 @gives_up
+@sits_out
 def cut_shards(job_id: str, bucket_set: int) -> None:
     from shardline.shards.cut import cut_shards
 
@@ -150,6 +193,7 @@ def cut_shards(job_id: str, bucket_set: int) -> None:
 
 
 @gives_up
+@sits_out
 def write_manifest(job_id: str) -> None:
     """Write the manifest, and refuse a schema that the published table cannot take."""
     from shardline.results.schema import check_schema
@@ -161,6 +205,7 @@ def write_manifest(job_id: str) -> None:
 
 
 @gives_up
+@sits_out
 def settle_shards(job_id: str, generation: int) -> None:
     from shardline.results.settle import settle_shards
 
@@ -168,6 +213,7 @@ def settle_shards(job_id: str, generation: int) -> None:
 
 
 @gives_up
+@sits_out
 def merge_shards(job_id: str) -> None:
     from shardline.results.merge import merge_shards
 
@@ -175,6 +221,7 @@ def merge_shards(job_id: str) -> None:
 
 
 @gives_up
+@sits_out
 def validate_results(job_id: str) -> None:
     from shardline.results.validate import validate_results
 
@@ -182,6 +229,7 @@ def validate_results(job_id: str) -> None:
 
 
 @gives_up
+@sits_out
 def publish_results(job_id: str, *, force: bool) -> dict[str, Any]:
     """Publish; return what a consumer of the asset needs: partition, rows, version, table, uri.
 
@@ -213,6 +261,7 @@ def publish_results(job_id: str, *, force: bool) -> dict[str, Any]:
 
 
 @gives_up
+@sits_out
 def report_job(job_id: str) -> None:
     from shardline.report.report_job import report_job
 
@@ -220,6 +269,7 @@ def report_job(job_id: str) -> None:
 
 
 @gives_up
+@sits_out
 def check_outcome(job_id: str | None, states: Mapping[str, str]) -> str:
     """The job's outcome in one line; red when a task of this run failed, or it is not published.
 
@@ -242,6 +292,7 @@ def check_outcome(job_id: str | None, states: Mapping[str, str]) -> str:
 
 
 @gives_up
+@sits_out
 def unfinished_shards(job_id: str, lo: int, hi: int, generation: int) -> list[int]:
     """The numbers of a wave's shards that have no results. Raises Cancelled (PROTOCOL 20)."""
     from shardline.runners.generations import is_cancelled
@@ -255,6 +306,7 @@ def unfinished_shards(job_id: str, lo: int, hi: int, generation: int) -> list[in
 
 
 @gives_up
+@sits_out
 def check_wave(job_id: str, lo: int, hi: int) -> None:
     """Red while a shard of the wave has no results: dead, not run, or not yet sealed."""
     store, plan = open_job(job_id)

@@ -3,6 +3,7 @@
 How it works: a wave's dag run is named `{job_id}-w{n}-g{generation}`. To open it is to ask for that
 name; if it exists, it is joined. So this task may be retried, or run twice at once, and nothing is
 doubled. It holds no state of its own: what is done is read from the store, what lives from Airflow.
+So an outage of the store, or of Airflow while a job runs for days, costs it a new start and no more.
 
 Cleared: while waves of the current generation live, they are joined. Otherwise the next generation
 is opened, and its waves hold the shards without results only: each of them has fresh attempts
@@ -26,7 +27,7 @@ from shardline.runners.gpu.settings import read_gpu_settings
 from shardline.runners.pool import PoolWatch
 from shardline.runners.waves import plan_waves, unfinished_waves
 from shardline_airflow.runs import DagRuns
-from shardline_airflow.stages import gives_up, open_job
+from shardline_airflow.stages import gives_up, open_job, sits_out
 from shardline_airflow.starts import join_or_open, start_of
 from shardline_airflow.wave_watch import STATUS_S, Watch, done_numbers
 
@@ -37,6 +38,7 @@ LOCAL_SLOTS = 1_000
 
 
 @gives_up
+@sits_out
 def run_waves(job_id: str, context: Any) -> int:
     """Run all shards without results; return the generation that ran them.
 
@@ -71,6 +73,7 @@ def run_waves(job_id: str, context: Any) -> int:
     return generation
 
 
+@sits_out
 def wait_for_waves(
     job_id: str, generation: int, pause: Callable[[float], None] = time.sleep
 ) -> None:

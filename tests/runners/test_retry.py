@@ -89,6 +89,12 @@ def test_jitter_only_stretches_the_delay() -> None:
     assert decide(barren(None), jitter=1).delay_s == 15
 
 
+@pytest.mark.protocol(11)
+@pytest.mark.parametrize("code", [None, ExitCode.DRAINED, ExitCode.STORE_REFUSED])
+def test_a_fleet_that_is_interrupted_at_once_does_not_come_back_at_once(code: int | None) -> None:
+    assert [decide(fruitful(code), jitter).delay_s for jitter in (0.2, 0.9)] == [2, 9]
+
+
 def test_the_reason_says_how_it_ended() -> None:
     assert "killed by signal 9" in decide(barren(CRASH)).reason
     assert "vanished" in decide(barren(None)).reason

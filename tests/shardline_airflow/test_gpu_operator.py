@@ -728,6 +728,38 @@ def test_a_task_told_to_stop_deletes_its_pod_and_lets_it_go(task: ShardTask) -> 
     assert not task.cluster.pods
 
 
+def test_a_task_told_to_stop_before_it_waits_again_deletes_its_pod(task: ShardTask) -> None:
+    task.cluster.fate = lambda pod: pod.run()
+    task.start()
+    (pod,) = task.cluster.created
+    lost = {"name": pod.name, "attempt": task.attempt_of(pod), "stop": "lost", "facts": None}
+    operator = task.operator()
+    with pytest.raises(TaskDeferred):
+        operator.trigger_reentry(task.context(operator), event=lost)
+    operator.on_kill()
+    assert not task.cluster.pods
+
+
+def test_a_task_told_to_stop_before_it_has_sent_its_pod_sends_none(task: ShardTask) -> None:
+    """Airflow's signal handler returns, and the task runs on until it is killed."""
+    operator = task.operator()
+    operator.on_kill()
+    with pytest.raises(TryAgain, match="told to stop"):
+        operator.execute(task.context(operator))
+    assert not task.cluster.created
+
+
+def test_a_task_told_to_stop_while_it_sends_its_pod_leaves_none(task: ShardTask) -> None:
+    task.cluster.fate = lambda pod: pod.run()
+    operator = task.operator()
+    task.cluster.fail(LOST_REPLY, method="POST")
+    task.cluster.on_look = lambda _: operator.on_kill()
+    with pytest.raises(TryAgain, match="told to stop"):
+        operator.execute(task.context(operator))
+    assert len(task.cluster.created) == 1
+    assert not task.cluster.pods
+
+
 def test_the_reason_of_a_retry_is_what_airflow_shows(task: ShardTask) -> None:
     def fate(pod: FakePod) -> None:
         pod.run()

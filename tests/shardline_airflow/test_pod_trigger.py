@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import TaskStatesResult
 
 from shardline.errors import StoreUnavailable
 from shardline.runners.gpu.outcomes import Patience
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.pod_trigger import _ENDING, ShardPodTrigger
 from tests.kubernetes_api import FakeKubernetes, FakePod, fake_kubernetes
+from tests.shardline_airflow.pod_tasks import Ti
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +88,16 @@ def test_a_trigger_that_was_moved_keeps_its_pod(trigger: ShardPodTrigger, pod: F
 def test_a_trigger_that_cannot_ask_keeps_its_pod(trigger: ShardPodTrigger, pod: FakePod) -> None:
     ask(trigger, OSError("the api-server is away"))
     assert pod.api.pods
+
+
+def test_a_task_that_was_deleted_with_its_run_leaves_no_pod(
+    trigger: ShardPodTrigger, pod: FakePod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No `reap_pods` will come: it was deleted, too."""
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", NoSuchTask(), raising=False)
+    trigger.task_instance = Ti(map_index=3)
+    asyncio.run(trigger.on_kill())
+    assert not pod.api.pods
 
 
 def test_a_task_ended_by_a_person_leaves_no_pod(trigger: ShardPodTrigger, pod: FakePod) -> None:
@@ -220,6 +233,13 @@ def test_a_call_is_repeated_for_longer_than_a_control_plane_restarts(
     server.fail(500, n=9)
     assert api.read("pod-1") is not None
     assert sum(waited) > 60
+
+
+class NoSuchTask:
+    """What the supervisor answers when nobody knows the task any more."""
+
+    def send(self, msg: Any) -> TaskStatesResult:
+        return TaskStatesResult(task_states={})
 
 
 async def first(trigger: ShardPodTrigger) -> dict[str, Any]:

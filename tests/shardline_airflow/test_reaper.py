@@ -58,3 +58,29 @@ def test_living_and_ended_pods_of_the_wave_are_removed_and_those_of_others_stay(
         assert reap(api, ROOT, "infer_on_gpu", RUN) == 2
         assert set(server.pods) == {"other", "of another Airflow"}
         assert reap(api, ROOT, "infer_on_gpu", RUN) == 0
+
+
+def test_a_pod_that_a_task_sends_after_it_was_ended_is_removed_too() -> None:
+    """A task learns from its next heartbeat that a person has ended it."""
+    with fake_kubernetes() as server:
+        put(server, "alive", RUN).run()
+        configuration = client.Configuration(host=f"http://127.0.0.1:{server.port}")
+        api = PodApi(client.CoreV1Api(client.ApiClient(configuration)), "shardline")
+
+        def send_late(_: float) -> None:
+            put(server, "late", RUN)
+
+        assert reap(api, ROOT, "infer_on_gpu", RUN, may_come=True, pause=send_late) == 2
+        assert not server.pods
+
+
+def test_a_pod_that_drains_already_is_not_called_left_behind() -> None:
+    with fake_kubernetes() as server:
+        pod = put(server, "draining", RUN)
+        pod.run()
+        pod.delete()
+        pod.object["metadata"]["finalizers"] = None
+        configuration = client.Configuration(host=f"http://127.0.0.1:{server.port}")
+        api = PodApi(client.CoreV1Api(client.ApiClient(configuration)), "shardline")
+        assert reap(api, ROOT, "infer_on_gpu", RUN) == 0
+        assert not [call for call in server.calls if call[0] != "GET"]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
-from shardline.errors import Cancelled, LimitExceeded
+from shardline.errors import Cancelled, LimitExceeded, StoreUnavailable
 from shardline.plan import Plan, timestamp
 from shardline.reasons import ExitCode
 from shardline.rows import Attempt
@@ -27,12 +27,19 @@ from shardline.runners.waves import (
 )
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.status.read import StatusReader
-from shardline.store import Store
+from shardline.store import ObjectInfo, Store, open_store
 from shardline_airflow.runs import DagRuns
-from shardline_airflow.wave_operator import LOCAL_SLOTS, Place, place_of, wait_for_waves
+from shardline_airflow.wave_operator import (
+    LOCAL_SLOTS,
+    Place,
+    place_of,
+    run_waves,
+    wait_for_waves,
+)
 from shardline_airflow.wave_watch import Watch, done_numbers
 from tests.factories import make_job, make_rows
 from tests.results.answers import ATTEMPT, answer_shard, error, small_job
+from tests.shardline_airflow.pod_tasks import Ti
 
 Work = Callable[[int], str]
 
@@ -311,3 +318,37 @@ def test_what_failed_in_a_wave_that_has_ended_is_asked_once(tmp_path: Path) -> N
     watch.run([Wave(0, 0, 1), Wave(1, 1, 2), Wave(2, 2, 3)])
     assert len(runs.opened) == 3
     assert runs.asked.count(runs.opened[0]) == 1
+
+
+class Unsteady(Store):
+    """The store of a folder that does not answer some listings of progress."""
+
+    refusals: ClassVar[list[bool]] = []
+
+    def __init__(self, uri: str) -> None:
+        plain = open_store(uri)
+        super().__init__(plain.uri, plain._objects, plain.folder)
+
+    def _do_list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        if prefix.endswith("progress") and self.refusals and self.refusals.pop(0):
+            raise StoreUnavailable("away for a moment")
+        return super()._do_list(prefix, start_after)
+
+
+@pytest.mark.protocol(11, 21)
+def test_an_outage_of_the_store_while_waves_run_costs_no_try_and_opens_no_wave_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, FIRST_WAVE + 3)
+    runs, _ = job.watch(job.done)
+    monkeypatch.setenv("SHARDLINE_ROOT", job.store.uri)
+    monkeypatch.setattr("shardline_airflow.buckets.open_store", Unsteady)
+    monkeypatch.setattr("shardline_airflow.stages._DELAYS_S", (0.0,))
+    monkeypatch.setattr("shardline_airflow.wave_operator.DagRuns", lambda dag_id: runs)
+    monkeypatch.setattr("shardline_airflow.wave_watch.POLL_S", 0.0)
+    monkeypatch.setattr(Unsteady, "refusals", [False, True, True, False, True])
+    assert run_waves(job.plan.job_id, {"ti": Ti()}) == 1
+    assert "the store does not answer" in caplog.text
+    assert not Unsteady.refusals
+    assert [run_id[-6:] for run_id in runs.opened] == ["-w0-g1", "-w1-g1"]
+    assert len(done_numbers(job.store, job.plan, job.shards)) == FIRST_WAVE + 3

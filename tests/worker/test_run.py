@@ -9,6 +9,8 @@ from shardline.disk import local_disk
 from shardline.errors import StoreRefused, StoreUnavailable
 from shardline.reasons import AttemptEnd, ExitCode
 from shardline.rows import Attempt
+from shardline.worker.__main__ import main
+from tests.factories import make_store
 from tests.worker.in_process import FaultyStore, ProcessDied, attempt, die_at, slow
 from tests.worker.prepared import SHARD, Prepared, prepare
 
@@ -399,3 +401,12 @@ def test_the_row_that_was_alone_in_two_vanished_workers_is_convicted(tmp_path: P
         prepared.store.write(layout.attempt(SHARD, f"00{n}"), msgspec.json.encode(record))
     assert attempt(prepared, tmp_path) is ExitCode.DONE
     assert prepared.reasons() == {1: "engine_killer"}
+
+
+@pytest.mark.protocol(12)
+def test_a_machine_without_scratch_space_looks_sick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    job = f"{make_store(tmp_path).uri}/jobs/j"
+    assert main(["--job", job, "--shard", SHARD]) == ExitCode.ENGINE_FAILED

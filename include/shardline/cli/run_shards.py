@@ -10,18 +10,26 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 import psutil
 
 from shardline.cli.boundary import Stopped
 from shardline.cli.summary import root_option
-from shardline.errors import Cancelled, JobNotReady, LimitExceeded, WrongInput
+from shardline.errors import (
+    Cancelled,
+    JobNotReady,
+    LimitExceeded,
+    StoreRefused,
+    StoreUnavailable,
+    WrongInput,
+)
 from shardline.reasons import ExitCode
 from shardline.runners.generations import current_generation, is_cancelled, open_generation
 from shardline.runners.retry import Verdict
@@ -40,8 +48,13 @@ if TYPE_CHECKING:
     from shardline.store import Store
 
 log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _POLL_S = 1.0
+_PATIENCE_S = 600.0
+"""As SHARDLINE_STORE_PATIENCE_S is for workers: what they sit out must not end the run."""
+_AGAIN_S = 2.0
 _DEATHS = {
     int(ExitCode.WRONG_INPUT): DeathClass.JOB,
     int(ExitCode.ENGINE_FAILED): DeathClass.CLUSTER,
@@ -119,6 +132,7 @@ class ShardLoop:
             LimitExceeded: a brake is on (PROTOCOL 14).
             WrongInput: the first shard died of what lies in the job.
             JobNotReady: the first shard died because its engine would not run on this machine.
+            StoreRefused: the first shard died because its worker may not read or write the store.
             Cancelled: somebody cancelled the job.
         """
         shards = read_shards(self.store, self.plan)
@@ -127,7 +141,7 @@ class ShardLoop:
         if all(entry.shard in done for entry in shards):
             return max(1, current_generation(self.store, job_id))
         self.generation = open_generation(self.store, job_id, _run_id(), _is_alive)
-        with self.screen.rows(self.reader.read(_now())) as bar:
+        with self.screen.rows(self._read_status()) as bar:
             for wave in plan_waves(len(shards)):
                 self._run_wave([e for e in shards[wave.lo : wave.hi] if e.shard not in done], bar)
         return self.generation
@@ -151,7 +165,7 @@ class ShardLoop:
 
     def _watch(self, running: dict[Future[ShardOutcome], ShardEntry], bar: RowBar) -> None:
         ended, _ = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-        status = self.reader.read(_now())
+        status = self._read_status()
         bar.show(status)
         for future in ended:
             self._note_end(running.pop(future), future.result(), status)
@@ -195,7 +209,10 @@ class ShardLoop:
             # so no further shard dies of it
             if death in _HOPELESS and verdict is Verdict.DEAD and not status.shards_done:
                 self.hopeless = self.hopeless or death
-        self.brake = self.brake or find_brake(
+        self.brake = self.brake or self._sit_out(self._find_brake, status)
+
+    def _find_brake(self, status: JobStatus) -> Brake | None:
+        return find_brake(
             is_cancelled=is_cancelled(self.store, self.plan.job_id, self.generation),
             dead_documents=status.rows_dead + self.dead_rows,
             rows_read=read_manifest(self.store, self.plan).rows_read,
@@ -205,11 +222,26 @@ class ShardLoop:
 
     def _say_dead(self, entry: ShardEntry, outcome: ShardOutcome) -> None:
         found = self.plan.layout.log(entry.shard, outcome.attempt)
-        where = f"; its log: {self.store.uri_of(found)}" if self.store.exists(found) else ""
+        is_kept = self._sit_out(self.store.exists, found)
+        where = f"; its log: {self.store.uri_of(found)}" if is_kept else ""
         self.screen.say(f"shard {entry.shard}: dead: {outcome.decision.reason}{where}")
 
+    def _read_status(self) -> JobStatus:
+        return self._sit_out(self.reader.read, _now())
+
+    def _sit_out(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask the store again while it does not answer, unless we are told to stop."""
+        until = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return ask(*args, **kwargs)
+            except StoreUnavailable as error:
+                log.warning("store: no answer, waiting for it: %s", error)
+                if self.stopper.asked.wait(_AGAIN_S) or time.monotonic() > until:
+                    raise
+
     def _raise_if_stopped(self) -> None:
-        job_id, status = self.plan.job_id, self.reader.read(_now())
+        job_id, status = self.plan.job_id, self._read_status()
         if status.is_done:
             return
         if self.stopper.asked.is_set():
@@ -221,6 +253,8 @@ class ShardLoop:
             raise WrongInput(f"job {job_id}: it cannot be run as it is{self.last_death}")
         if self.hopeless is DeathClass.CLUSTER:
             raise JobNotReady(f"job {job_id}: its engine does not work here{self.last_death}")
+        if self.hopeless is DeathClass.STORE:
+            raise StoreRefused(f"job {job_id}: the store refuses its workers{self.last_death}")
         if self.brake is not None:
             kind = Cancelled if self.brake.is_cancel else LimitExceeded
             raise kind(f"job {job_id}: {self.brake.reason}{self.last_death}")

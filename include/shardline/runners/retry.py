@@ -138,8 +138,8 @@ def decide(outcomes: Sequence[Outcome], jitter: float = 0.0) -> Decision:
         return Decision(Verdict.DEAD, why)
     if in_a_row:
         delay = min(_DELAY_S * 2 ** (in_a_row - 1), _LONGEST_DELAY_S) * (1 + jitter / 2)
-    else:  # a fleet that lost its machines at once does not come back at once
-        delay = _DELAY_S * jitter if last.is_free else 0.0
+    else:  # a fleet that lost its machines, or its keys, at once does not come back at once
+        delay = 0.0 if last.charge is Charge.CHARGED else _DELAY_S * jitter
     why = f"{'charged' if last.is_charged else 'free'}, {charged} of {MAX_CHARGED}: {_say(last)}"
     return Decision(Verdict.RETRY, why, last.is_charged, delay)
 

@@ -59,7 +59,7 @@ def infer_shard(
     Raises:
         StoreUnavailable: the records cannot be read.
     """
-    if store.exists(plan.layout.results(shard)):
+    if outlast(_PATIENCE_S, store.exists, plan.layout.results(shard)):
         done = Decision(Verdict.DONE, "results were committed before")
         return ShardOutcome(shard, "", int(ExitCode.DONE), done, None)
     attempt = str(uuid7())

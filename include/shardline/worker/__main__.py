@@ -36,7 +36,12 @@ _ROWS_SHARE = 0.65  # of the drain budget; the rest is for the commit
 def main(arguments: list[str] | None = None) -> int:
     """Run one attempt; the exit code is one of reasons.ExitCode."""
     given = _parse(arguments)
-    with tempfile.TemporaryDirectory(prefix="shardline-worker-") as name:
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix="shardline-worker-")
+    except OSError as error:
+        sys.stderr.write(f"worker: no scratch space: {error}\n")
+        return ExitCode.ENGINE_FAILED
+    with scratch as name:
         try:
             settings = WorkerSettings()
         except ValidationError as error:

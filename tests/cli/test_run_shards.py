@@ -1,0 +1,71 @@
+"""A job whose store refuses its workers, or does not answer for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shardline.cli.run_shards import ShardLoop, Stopper
+from shardline.cli.screen import Screen
+from shardline.errors import StoreRefused, StoreUnavailable
+from shardline.reasons import ExitCode
+from shardline.store import ObjectInfo, Store, open_store
+from tests.factories import make_rows
+from tests.results.answers import small_job
+
+
+@pytest.mark.protocol(12, 14)
+def test_workers_that_the_store_refuses_end_the_job_before_anything_is_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plan = small_job(tmp_path, make_rows(3), shards__max_requests=1, limits__max_dead=1)
+    # every Python that is started from here ends as a worker does whose keys are wrong
+    code = f"import os; os._exit({int(ExitCode.STORE_REFUSED)})"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("shardline.runners.retry._DELAY_S", 0.0)
+    with (
+        Stopper() as stopper,
+        pytest.raises(StoreRefused, match=r"the store refuses its workers; shard shard-\S+ died"),
+    ):
+        ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
+    assert not list(store.list(plan.layout.results_prefix))
+
+
+class Unsteady(Store):
+    """The store of a folder that does not answer when it is asked how far the job is."""
+
+    def __init__(self, uri: str, refusals: list[bool]) -> None:
+        plain = open_store(uri)
+        super().__init__(plain.uri, plain._objects, plain.folder)
+        self.refusals = refusals
+
+    def _do_list(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        if prefix.endswith("progress") and self.refusals and self.refusals.pop(0):
+            raise ConnectionResetError("away for a moment")
+        return super()._do_list(prefix, start_after)
+
+
+@pytest.mark.protocol(11)
+def test_an_outage_that_workers_sit_out_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, plan = small_job(tmp_path, make_rows(3), shards__max_requests=2)
+    monkeypatch.setattr("shardline.cli.run_shards._AGAIN_S", 0.01)
+    store = Unsteady(plain.uri, [False, True, True, True])
+    with Stopper() as stopper:
+        ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
+    assert not store.refusals
+    assert len(list(store.list(plan.layout.results_prefix))) == 2
+
+
+def test_a_run_that_is_told_to_stop_does_not_wait_for_a_store(tmp_path: Path) -> None:
+    plain, plan = small_job(tmp_path, make_rows(3))
+    store = Unsteady(plain.uri, [True] * 1_000)
+    stopper = Stopper()
+    stopper.stop()
+    with pytest.raises(StoreUnavailable):
+        ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
+    assert len(store.refusals) == 999

@@ -1,0 +1,68 @@
+"""What stages do when the store does not answer: they sit an outage out, as workers do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardline.disk import local_disk
+from shardline.errors import SickMachine, StoreUnavailable
+from shardline.store import Store, open_store
+from shardline_airflow import stages
+from tests.factories import make_rows
+from tests.results.answers import small_job
+
+pytestmark = pytest.mark.protocol(11)
+
+
+class Away(Store):
+    """The store of a folder that does not answer the first reads."""
+
+    left = 0
+
+    def __init__(self, uri: str) -> None:
+        plain = open_store(uri)
+        super().__init__(plain.uri, plain._objects, plain.folder)
+
+    def _do_read(self, path: str) -> bytes:
+        if Away.left:
+            Away.left -= 1
+            raise ConnectionResetError("the store is away")
+        return super()._do_read(path)
+
+
+@pytest.fixture
+def job_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    store, plan = small_job(tmp_path, make_rows(3), shards__max_requests=1)
+    monkeypatch.setenv("SHARDLINE_ROOT", store.uri)
+    monkeypatch.setattr("shardline_airflow.buckets.open_store", Away)
+    monkeypatch.setattr("shardline_airflow.stages._DELAYS_S", (0.0,))
+    return plan.job_id
+
+
+def test_a_stage_sits_an_outage_out(job_id: str, caplog: pytest.LogCaptureFixture) -> None:
+    Away.left = 20
+    assert stages.unfinished_shards(job_id, 0, 3, 1) == [0, 1, 2]
+    assert "the store does not answer" in caplog.text
+
+
+def test_an_outage_that_does_not_end_is_left_to_airflow(
+    job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardline_airflow.stages._DELAYS_S", (0.0, 0.01))
+    monkeypatch.setattr("shardline_airflow.stages.PATIENCE_S", 0.05)
+    Away.left = 1_000
+    with pytest.raises(StoreUnavailable):
+        stages.unfinished_shards(job_id, 0, 3, 1)
+    assert 950 < Away.left < 1_000
+
+
+def test_a_full_disk_is_left_to_a_try_on_another_machine() -> None:
+    @stages.gives_up
+    def fetch() -> None:
+        with local_disk(Path("/dev")):
+            Path("/dev/full").write_bytes(b"x")
+
+    with pytest.raises(SickMachine, match="No space left on device"):
+        fetch()
