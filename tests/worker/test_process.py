@@ -194,9 +194,10 @@ def test_the_liveness_file_is_touched_while_the_worker_works(tmp_path: Path) -> 
     assert alive.exists()
 
 
-def test_a_root_that_cannot_be_written_is_a_store_that_is_not_there(tmp_path: Path) -> None:
+@pytest.mark.protocol(12)
+def test_a_root_that_cannot_be_written_is_a_store_that_refuses(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file")
     prepared = prepare(tmp_path / "elsewhere", ROWS[:2], store=make_store(tmp_path / "elsewhere"))
     lost = Prepared(prepared.store, prepared.plan, prepared.ids)
     lost.store.uri = (tmp_path / "root" / "below").as_uri()
-    assert lost.run() == 69
+    assert lost.run() == 77
