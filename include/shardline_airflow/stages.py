@@ -67,9 +67,12 @@ def sits_out(stage: Callable[P, T]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         waited, n = 0.0, 0
         while True:
+            began = time.monotonic()
             try:
                 return stage(*args, **kwargs)
             except StoreUnavailable as error:
+                if time.monotonic() - began > PATIENCE_S:  # it worked in between: another outage
+                    waited, n = 0.0, 0
                 if waited >= PATIENCE_S:
                     raise
                 delay = _DELAYS_S[min(n, len(_DELAYS_S) - 1)]

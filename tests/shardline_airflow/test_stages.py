@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,23 @@ def test_an_outage_that_does_not_end_is_left_to_airflow(
     with pytest.raises(StoreUnavailable):
         stages.unfinished_shards(job_id, 0, 3, 1)
     assert 950 < Away.left < 1_000
+
+
+def test_each_outage_of_a_stage_that_works_in_between_is_sat_out_for_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shardline_airflow.stages._DELAYS_S", (0.02,))
+    monkeypatch.setattr("shardline_airflow.stages.PATIENCE_S", 0.03)
+    outages = iter(range(10))
+
+    @stages.sits_out
+    def live_for_days() -> str:
+        time.sleep(0.04)
+        if next(outages, None) is not None:
+            raise StoreUnavailable("away")
+        return "done"
+
+    assert live_for_days() == "done"
 
 
 def test_a_full_disk_is_left_to_a_try_on_another_machine() -> None:
