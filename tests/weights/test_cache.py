@@ -145,5 +145,5 @@ def test_the_program_says_what_is_wrong_in_one_line(bucket: Any, tmp_path: Path)
     assert "wrong" not in line
     (tmp_path / "file").touch()
     sick = start(put_model(bucket, "sick"), tmp_path / "file" / "cache")
-    assert "cannot make this folder" in sick.communicate()[1].splitlines()[-1]
+    assert str(tmp_path / "file" / "cache") in sick.communicate()[1].splitlines()[-1]
     assert sick.returncode == 70
