@@ -1,16 +1,26 @@
-"""A job whose store refuses its workers, or does not answer for a while."""
+"""A job whose store refuses its workers or does not answer, or that others are running."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from shardline.cli.run_shards import ShardLoop, Stopper
 from shardline.cli.screen import Screen
-from shardline.errors import StoreRefused, StoreUnavailable
+from shardline.errors import JobNotReady, StoreRefused, StoreUnavailable
+from shardline.plan import timestamp
 from shardline.reasons import ExitCode
+from shardline.rows import Progress
+from shardline.runners.generations import (
+    cancel_generation,
+    current_generation,
+    open_generation,
+)
+from shardline.shards.manifest import read_shards
 from shardline.store import ObjectInfo, Store, open_store
 from tests.factories import make_rows
 from tests.results.answers import small_job
@@ -69,3 +79,46 @@ def test_a_run_that_is_told_to_stop_does_not_wait_for_a_store(tmp_path: Path) ->
     with pytest.raises(StoreUnavailable):
         ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
     assert len(store.refusals) == 999
+
+
+@pytest.mark.protocol(21)
+@pytest.mark.parametrize("owner", ["airflow:batch_inference:manual__1:2", "cli elsewhere 7 1.00"])
+def test_a_job_whose_workers_live_elsewhere_is_not_run_beside_them(
+    tmp_path: Path, owner: str
+) -> None:
+    store, plan = small_job(tmp_path, make_rows(3), shards__max_requests=1)
+    generation = open_generation(store, plan.job_id, owner, lambda _: False)
+    shard = read_shards(store, plan)[1].shard
+
+    def speak(state: str, age_s: float) -> None:
+        at = timestamp(datetime.now(UTC) - timedelta(seconds=age_s))
+        word = Progress(shard, "a", generation, at, state, 1, 0, 0, 0, 0, 0)
+        store.write(plan.layout.progress(shard, "a"), msgspec.json.encode(word))
+
+    def run() -> int:
+        with Stopper() as stopper:
+            return ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
+
+    speak("running", age_s=20)
+    with pytest.raises(
+        JobNotReady, match=rf"{owner} runs it; a worker on {shard} was heard of 2\d s"
+    ):
+        run()
+    assert current_generation(store, plan.job_id) == generation
+    cancel_generation(store, plan.job_id, generation)
+    assert run() == generation + 1
+
+
+@pytest.mark.protocol(21)
+@pytest.mark.parametrize(("state", "age_s"), [("ended", 1), ("running", 400)])
+def test_a_job_whose_workers_elsewhere_are_gone_goes_on(
+    tmp_path: Path, state: str, age_s: float
+) -> None:
+    store, plan = small_job(tmp_path, make_rows(2), shards__max_requests=1)
+    open_generation(store, plan.job_id, "airflow:batch_inference:manual__1:2", lambda _: False)
+    shard = read_shards(store, plan)[0].shard
+    at = timestamp(datetime.now(UTC) - timedelta(seconds=age_s))
+    word = Progress(shard, "a", 1, at, state, 1, 0, 0, 0, 0, 0)
+    store.write(plan.layout.progress(shard, "a"), msgspec.json.encode(word))
+    with Stopper() as stopper:
+        assert ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run() == 2

@@ -31,7 +31,12 @@ from shardline.errors import (
     WrongInput,
 )
 from shardline.reasons import ExitCode
-from shardline.runners.generations import current_generation, is_cancelled, open_generation
+from shardline.runners.generations import (
+    current_generation,
+    is_cancelled,
+    open_generation,
+    read_generation,
+)
 from shardline.runners.retry import Verdict
 from shardline.runners.shard import ShardOutcome, infer_shard
 from shardline.runners.waves import Brake, DeathClass, ShardEnd, find_brake, plan_waves
@@ -131,7 +136,8 @@ class ShardLoop:
             Stopped: a signal came; the workers have committed what was finished.
             LimitExceeded: a brake is on (PROTOCOL 14).
             WrongInput: the first shard died of what lies in the job.
-            JobNotReady: the first shard died because its engine would not run on this machine.
+            JobNotReady: another machine's or Airflow's workers are on it, or the first shard died because
+                its engine would not run on this machine.
             StoreRefused: the first shard died because its worker may not read or write the store.
             Cancelled: somebody cancelled the job.
         """
@@ -140,11 +146,31 @@ class ShardLoop:
         job_id = self.plan.job_id
         if all(entry.shard in done for entry in shards):
             return max(1, current_generation(self.store, job_id))
+        self._refuse_beside_others()
         self.generation = open_generation(self.store, job_id, _run_id(), _is_alive)
         with self.screen.rows(self._read_status()) as bar:
             for wave in plan_waves(len(shards)):
                 self._run_wave([e for e in shards[wave.lo : wave.hi] if e.shard not in done], bar)
         return self.generation
+
+    def _refuse_beside_others(self) -> None:
+        """Nothing would be lost or doubled beside them, but paid twice.
+
+        What another machine or Airflow has started cannot be asked whether it lives; its workers tell.
+        """
+        job_id = self.plan.job_id
+        current = current_generation(self.store, job_id)
+        if not current or is_cancelled(self.store, job_id, current):
+            return
+        owner = read_generation(self.store, job_id, current).run_id
+        running = self._read_status().running
+        if _is_of_this_machine(owner) or not running:
+            return
+        last = min(running, key=lambda worker: worker.age_s)
+        raise JobNotReady(
+            f"job {job_id}: {owner} runs it; a worker on {last.shard} was heard of {last.age_s:.0f} s"
+            f" ago. Wait for it, or stop it first: shardline cancel {job_id}"
+        )
 
     def _run_wave(self, shards: list[ShardEntry], bar: RowBar) -> None:
         waiting = iter(shards)
@@ -271,13 +297,18 @@ def _run_id() -> str:
     return f"cli {socket.gethostname()} {os.getpid()} {started:.2f}"
 
 
-def _is_alive(run_id: str) -> bool:
-    """Whether that command still runs. Another machine's cannot be seen, and workers may overlap."""
+def _is_of_this_machine(run_id: str) -> bool:
     kind, *rest = run_id.split(" ")
-    if kind != "cli" or len(rest) != 3 or rest[0] != socket.gethostname():
+    return kind == "cli" and len(rest) == 3 and rest[0] == socket.gethostname()
+
+
+def _is_alive(run_id: str) -> bool:
+    """Whether that command still runs. Another machine's cannot be seen; see _refuse_beside_others."""
+    if not _is_of_this_machine(run_id):
         return False
+    _, _, pid, born = run_id.split(" ")
     try:
-        return f"{psutil.Process(int(rest[1])).create_time():.2f}" == rest[2]
+        return f"{psutil.Process(int(pid)).create_time():.2f}" == born
     except psutil.NoSuchProcess:
         return False
 
