@@ -44,9 +44,8 @@ def _copy(read_end: int, console: int, file: Path) -> None:
         while piece := os.read(read_end, _PIECE_BYTES):
             _write_all(console, piece)
             if kept.tell() < _MOST_BYTES:
-                with suppress(
-                    OSError
-                ):  # a full disk: who writes to the pipe must not wait for a reader
+                # the disk may be full, and who writes to the pipe must not wait for a reader
+                with suppress(OSError):
                     kept.write(piece)
 
 

@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 PATIENCE_S = 600.0
 """As SHARDLINE_STORE_PATIENCE_S is for workers."""
+MAX_OUTAGES = 20
+"""More than that is one object that cannot be had, at the end of each long try."""
 _DELAYS_S = (5.0, 10.0, 20.0, 40.0, 60.0)
 
 
@@ -65,15 +67,15 @@ def sits_out(stage: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(stage)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        waited, n = 0.0, 0
+        waited, n, outages = 0.0, 0, 1
         while True:
             began = time.monotonic()
             try:
                 return stage(*args, **kwargs)
             except StoreUnavailable as error:
                 if time.monotonic() - began > PATIENCE_S:  # it worked in between: another outage
-                    waited, n = 0.0, 0
-                if waited >= PATIENCE_S:
+                    waited, n, outages = 0.0, 0, outages + 1
+                if waited >= PATIENCE_S or outages > MAX_OUTAGES:
                     raise
                 delay = _DELAYS_S[min(n, len(_DELAYS_S) - 1)]
                 log.warning("the store does not answer, again in %.0f s: %s", delay, error)

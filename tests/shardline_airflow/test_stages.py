@@ -74,6 +74,10 @@ def test_each_outage_of_a_stage_that_works_in_between_is_sat_out_for_as_long(
         return "done"
 
     assert live_for_days() == "done"
+    outages = iter(range(1_000))
+    with pytest.raises(StoreUnavailable):  # the same end of each try is no outage
+        live_for_days()
+    assert next(outages) == stages.MAX_OUTAGES
 
 
 def test_a_full_disk_is_left_to_a_try_on_another_machine() -> None:
