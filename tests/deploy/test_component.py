@@ -86,6 +86,16 @@ def test_what_a_killed_leader_left_behind_ends_too(start):
     wait_until(lambda: birth(child) is None)
 
 
+def test_one_that_was_killed_and_not_yet_reaped_starts_again(start, tmp_path):
+    component = start(SLEEP)
+    killed = psutil.Process(component.pid)
+    killed.kill()
+    wait_until(lambda: killed.status() == psutil.STATUS_ZOMBIE)
+    component.start([sys.executable, "-c", SLEEP], dict(os.environ), tmp_path)
+    assert not killed.is_running()
+    assert component.pid not in (None, killed.pid)
+
+
 def test_a_torn_pid_file_means_not_running(tmp_path: Path):
     record = tmp_path / "pid.json"
     record.write_text('{"pid": 1')

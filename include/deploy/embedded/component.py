@@ -30,6 +30,8 @@ class Component:
 
     def start(self, command: list[str], env: dict[str, str], folder: Path) -> None:
         """Start it as the leader of a session of its own: Ctrl-C in a terminal is not for it."""
+        if self._child is not None:
+            self._child.poll()  # one that was killed a moment ago is still a zombie of ours
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
