@@ -29,9 +29,14 @@ class Component:
     _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self, command: list[str], env: dict[str, str], folder: Path) -> None:
-        """Start it as the leader of a session of its own: Ctrl-C in a terminal is not for it."""
+        """Start it as the leader of a session of its own: Ctrl-C in a terminal is not for it.
+
+        Raises:
+            TimeoutExpired: the one that was started before still runs.
+        """
         if self._child is not None:
-            self._child.poll()  # one that was killed a moment ago is still a zombie of ours
+            # killed a moment ago: a zombie of ours, and not to be reaped before its last thread is gone
+            self._child.wait(STOP_TIMEOUT_S)
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
