@@ -8,19 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardline.attempts import read_attempts
-from shardline.reasons import ExitCode
 from shardline.rows import Attempt, ShardEntry
-from shardline.runners.waves import DeathClass, ShardEnd
+from shardline.runners.waves import DeathClass, ShardEnd, death_of
 
 if TYPE_CHECKING:
     from shardline.plan import Plan
     from shardline.store import Store
 
-_CLASSES: dict[int | None, DeathClass] = {
-    ExitCode.WRONG_INPUT: DeathClass.JOB,
-    ExitCode.ENGINE_FAILED: DeathClass.CLUSTER,
-    ExitCode.STORE_REFUSED: DeathClass.STORE,
-}
 _POD_CLASSES = frozenset(death.value for death in DeathClass)
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -52,7 +46,7 @@ def fold_death(entry: ShardEntry, attempts: Sequence[Attempt]) -> Death:
 def _death_of(last: Attempt) -> DeathClass:
     if last.pod_outcome is not None and last.pod_outcome.value in _POD_CLASSES:
         return DeathClass(last.pod_outcome.value)
-    return _CLASSES.get(last.exit_code, DeathClass.VANISHED)
+    return death_of(last.exit_code)
 
 
 def done_ends(store: Store, plan: Plan) -> list[ShardEnd]:

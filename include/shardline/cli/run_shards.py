@@ -30,7 +30,6 @@ from shardline.errors import (
     StoreUnavailable,
     WrongInput,
 )
-from shardline.reasons import ExitCode
 from shardline.runners.generations import (
     current_generation,
     is_cancelled,
@@ -39,7 +38,7 @@ from shardline.runners.generations import (
 )
 from shardline.runners.retry import Verdict
 from shardline.runners.shard import ShardOutcome, infer_shard
-from shardline.runners.waves import Brake, DeathClass, ShardEnd, find_brake, plan_waves
+from shardline.runners.waves import Brake, DeathClass, ShardEnd, death_of, find_brake, plan_waves
 from shardline.segments import done_shards
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.status.read import StatusReader
@@ -60,11 +59,6 @@ _POLL_S = 1.0
 _PATIENCE_S = 600.0
 """As SHARDLINE_STORE_PATIENCE_S is for workers: what they sit out must not end the run."""
 _AGAIN_S = 2.0
-_DEATHS = {
-    int(ExitCode.WRONG_INPUT): DeathClass.JOB,
-    int(ExitCode.ENGINE_FAILED): DeathClass.CLUSTER,
-    int(ExitCode.STORE_REFUSED): DeathClass.STORE,
-}
 _HOPELESS = (DeathClass.JOB, DeathClass.CLUSTER, DeathClass.STORE)
 
 
@@ -163,8 +157,7 @@ class ShardLoop:
         if not current or is_cancelled(self.store, job_id, current):
             return
         owner = read_generation(self.store, job_id, current).run_id
-        running = self._read_status().running
-        if _is_of_this_machine(owner) or not running:
+        if _is_of_this_machine(owner) or not (running := self._read_status().running):
             return
         last = min(running, key=lambda worker: worker.age_s)
         raise JobNotReady(
@@ -229,7 +222,7 @@ class ShardLoop:
             self.last_death = f"; shard {entry.shard} died: {outcome.decision.reason}"
             self._say_dead(entry, outcome)
         if verdict in (Verdict.DEAD, Verdict.DONE):
-            death = _DEATHS.get(outcome.exit_code, DeathClass.VANISHED)
+            death = death_of(outcome.exit_code)
             self.ends.append(ShardEnd(_now(), death if verdict is Verdict.DEAD else None))
             # nothing has worked yet and there is one machine: the user is here and can mend it,
             # so no further shard dies of it

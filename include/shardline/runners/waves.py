@@ -14,6 +14,8 @@ from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 
+from shardline.reasons import ExitCode
+
 FIRST_WAVE = 8
 WAVE = 1_000
 MAX_LIVING = 16
@@ -65,6 +67,18 @@ class DeathClass(StrEnum):
     MEMORY = "oom_killed"
     STORAGE = "storage_exceeded"
     DEADLINE = "deadline"
+
+
+_DEATHS: dict[int | None, DeathClass] = {
+    ExitCode.WRONG_INPUT: DeathClass.JOB,
+    ExitCode.ENGINE_FAILED: DeathClass.CLUSTER,
+    ExitCode.STORE_REFUSED: DeathClass.STORE,
+}
+
+
+def death_of(exit_code: int | None) -> DeathClass:
+    """What a shard died of, by how its last worker ended; None when nobody saw that."""
+    return _DEATHS.get(exit_code, DeathClass.VANISHED)
 
 
 @dataclass(frozen=True)

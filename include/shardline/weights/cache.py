@@ -240,10 +240,7 @@ def _make(cache: Path) -> None:
 @contextmanager
 def _only_one(lock: Path, what: str) -> Iterator[None]:
     """Hold a lock that ends with the process."""
-    try:
-        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
-    except OSError as error:
-        raise SickMachine(f"{lock}: {error.strerror or error}") from error
+    descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
     try:
         _take(descriptor, lock, what)
         yield
