@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 
 import psutil
@@ -35,29 +34,31 @@ def test_a_pool_that_never_was_full_has_no_turnaround() -> None:
 
 
 def test_a_program_s_cpu_is_also_that_of_its_ended_and_its_living_children() -> None:
+    then_live_on = "print('burnt', flush=True)\ntime.sleep(600)\n"
     script = (
-        "import subprocess, sys, time\n"
+        "import subprocess, sys\n"
+        "sys.stdin.readline()\n"  # nothing is burnt before the first reading
         f"subprocess.run([sys.executable, '-c', {BURN!r}])\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {BURN + 'time.sleep(600)'!r}])\n"
-        "print('started', flush=True)\n"
-        "child.wait()\n"
+        f"subprocess.run([sys.executable, '-c', {BURN + then_live_on!r}])\n"
     )
-    program = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    program = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
-        start = read({"it": program.pid})
+        assert program.stdin
         assert program.stdout
-        program.stdout.readline()
+        start = read({"it": program.pid})
+        program.stdin.write(b"go\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == b"burnt\n"
         span = Span(start, read({"it": program.pid}))
-        while span.cpu_s("it") < 1.0:
-            time.sleep(0.05)
-            span = Span(start, read({"it": program.pid}))
-        assert span.cpu_s("it") < 2.0
+        # two burns of half a second, less what a clock of hundredths rounds off
+        assert 0.9 < span.cpu_s("it") < 2.0
         assert memory_mb({"it": program.pid})["it"] > 5
     finally:
         for child in psutil.Process(program.pid).children():
             child.kill()
-        program.wait()
-        program.stdout.close()
+        program.communicate()
 
 
 def test_a_program_that_has_ended_costs_nothing_more() -> None:
