@@ -372,17 +372,17 @@ def _translated(path: str) -> Iterator[None]:
     """Turn what the library raises into errors whose class decides what happens next."""
     try:
         yield
-    except FileNotFoundError as error:
-        if _NO_BUCKET in str(error):
-            raise StoreRefused(f"{path}: there is no such bucket") from error
-        raise ObjectNotFound(path) from error
-    except _REFUSED as error:
-        raise StoreRefused(f"{path}: {first_line(error)}") from error
-    except obstore_errors.BaseError as error:
-        if _NO_BUCKET in str(error):
-            raise StoreRefused(f"{path}: there is no such bucket") from error
-        if _SAYS_NO.search(first_line(error)):
-            raise StoreRefused(f"{path}: {first_line(error)}") from error
-        raise StoreUnavailable(f"{path}: {first_line(error)}") from error
-    except OSError as error:  # disk full, I/O error, stale handle, reset connection
-        raise StoreUnavailable(f"{path}: {first_line(error)}") from error
+    except (obstore_errors.BaseError, OSError) as error:
+        raise _meaning(path, error) from error
+
+
+def _meaning(path: str, error: obstore_errors.BaseError | OSError) -> Exception:
+    said = first_line(error)
+    if _NO_BUCKET in str(error):
+        return StoreRefused(f"{path}: there is no such bucket")
+    if isinstance(error, FileNotFoundError):
+        return ObjectNotFound(path)
+    refuses = isinstance(error, obstore_errors.BaseError) and _SAYS_NO.search(said)
+    if refuses or isinstance(error, _REFUSED):
+        return StoreRefused(f"{path}: {said}")
+    return StoreUnavailable(f"{path}: {said}")  # as do a full disk, an I/O error, a stale handle

@@ -23,6 +23,7 @@ from shardline.errors import (
     StoreUnavailable,
     WrongInput,
 )
+from shardline.patience import PATIENCE_S, Outage
 from shardline.settings import Settings
 from shardline_airflow.retries import GivenUp
 
@@ -35,11 +36,8 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE_S = 600.0
-"""As SHARDLINE_STORE_PATIENCE_S is for workers."""
 MAX_OUTAGES = 20
 """More than that is one object that cannot be had, at the end of each long try."""
-_DELAYS_S = (5.0, 10.0, 20.0, 40.0, 60.0)
 
 
 def gives_up(stage: Callable[P, T]) -> Callable[P, T]:
@@ -67,20 +65,19 @@ def sits_out(stage: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(stage)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        waited, n, outages = 0.0, 0, 1
+        outage, outages = None, 0
         while True:
             began = time.monotonic()
             try:
                 return stage(*args, **kwargs)
             except StoreUnavailable as error:
-                if time.monotonic() - began > PATIENCE_S:  # it worked in between: another outage
-                    waited, n, outages = 0.0, 0, outages + 1
-                if waited >= PATIENCE_S or outages > MAX_OUTAGES:
+                # where it has worked in between, it is another outage
+                if outage is None or time.monotonic() - began > PATIENCE_S:
+                    outage, outages = Outage(PATIENCE_S), outages + 1
+                if outages > MAX_OUTAGES:
                     raise
-                delay = _DELAYS_S[min(n, len(_DELAYS_S) - 1)]
-                log.warning("the store does not answer, again in %.0f s: %s", delay, error)
-            time.sleep(delay)
-            waited, n = waited + delay, n + 1
+                pause_s = outage.pause_s(error)
+            time.sleep(pause_s)
 
     return run
 

@@ -12,7 +12,7 @@ import pytest
 from shardline.cli.run_shards import ShardLoop, Stopper
 from shardline.cli.screen import Screen
 from shardline.errors import JobNotReady, StoreRefused, StoreUnavailable
-from shardline.plan import timestamp
+from shardline.plan import Plan, timestamp
 from shardline.reasons import ExitCode
 from shardline.rows import Progress
 from shardline.runners.generations import (
@@ -63,7 +63,7 @@ def test_an_outage_that_workers_sit_out_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, plan = small_job(tmp_path, make_rows(3), shards__max_requests=2)
-    monkeypatch.setattr("shardline.cli.run_shards._AGAIN_S", 0.01)
+    monkeypatch.setattr("shardline.patience._LONGEST_PAUSE_S", 0.001)
     store = Unsteady(plain.uri, [False, True, True, True])
     with Stopper() as stopper:
         ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
@@ -81,6 +81,13 @@ def test_a_run_that_is_told_to_stop_does_not_wait_for_a_store(tmp_path: Path) ->
     assert len(store.refusals) == 999
 
 
+def speak(store: Store, plan: Plan, shard: str, state: str, age_s: float) -> None:
+    """Be a worker of the job's first generation, heard of so long ago."""
+    at = timestamp(datetime.now(UTC) - timedelta(seconds=age_s))
+    word = Progress(shard, "a", 1, at, state, 1, 0, 0, 0, 0, 0)
+    store.write(plan.layout.progress(shard, "a"), msgspec.json.encode(word))
+
+
 @pytest.mark.protocol(21)
 @pytest.mark.parametrize("owner", ["airflow:batch_inference:manual__1:2", "cli elsewhere 7 1.00"])
 def test_a_job_whose_workers_live_elsewhere_is_not_run_beside_them(
@@ -90,18 +97,13 @@ def test_a_job_whose_workers_live_elsewhere_is_not_run_beside_them(
     generation = open_generation(store, plan.job_id, owner, lambda _: False)
     shard = read_shards(store, plan)[1].shard
 
-    def speak(state: str, age_s: float) -> None:
-        at = timestamp(datetime.now(UTC) - timedelta(seconds=age_s))
-        word = Progress(shard, "a", generation, at, state, 1, 0, 0, 0, 0, 0)
-        store.write(plan.layout.progress(shard, "a"), msgspec.json.encode(word))
-
     def run() -> int:
         with Stopper() as stopper:
             return ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
 
-    speak("running", age_s=20)
+    speak(store, plan, shard, "running", age_s=20)
     with pytest.raises(
-        JobNotReady, match=rf"{owner} runs it; a worker on {shard} was heard of 2\d s"
+        JobNotReady, match=rf"{owner} runs it; a worker on {shard} was heard of [2-9]\d s"
     ):
         run()
     assert current_generation(store, plan.job_id) == generation
@@ -117,8 +119,6 @@ def test_a_job_whose_workers_elsewhere_are_gone_goes_on(
     store, plan = small_job(tmp_path, make_rows(2), shards__max_requests=1)
     open_generation(store, plan.job_id, "airflow:batch_inference:manual__1:2", lambda _: False)
     shard = read_shards(store, plan)[0].shard
-    at = timestamp(datetime.now(UTC) - timedelta(seconds=age_s))
-    word = Progress(shard, "a", 1, at, state, 1, 0, 0, 0, 0, 0)
-    store.write(plan.layout.progress(shard, "a"), msgspec.json.encode(word))
+    speak(store, plan, shard, state, age_s)
     with Stopper() as stopper:
         assert ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run() == 2

@@ -10,13 +10,12 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
@@ -27,9 +26,9 @@ from shardline.errors import (
     JobNotReady,
     LimitExceeded,
     StoreRefused,
-    StoreUnavailable,
     WrongInput,
 )
+from shardline.patience import outlast
 from shardline.runners.generations import (
     current_generation,
     is_cancelled,
@@ -52,13 +51,7 @@ if TYPE_CHECKING:
     from shardline.store import Store
 
 log = logging.getLogger(__name__)
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _POLL_S = 1.0
-_PATIENCE_S = 600.0
-"""As SHARDLINE_STORE_PATIENCE_S is for workers: what they sit out must not end the run."""
-_AGAIN_S = 2.0
 _HOPELESS = (DeathClass.JOB, DeathClass.CLUSTER, DeathClass.STORE)
 
 
@@ -202,6 +195,7 @@ class ShardLoop:
                     self.plan,
                     entry.shard,
                     self.generation,
+                    stop=self.stopper.asked,
                     on_line=lambda line: log.info("%s", line),
                     on_start=watch,
                 )
@@ -228,7 +222,7 @@ class ShardLoop:
             # so no further shard dies of it
             if death in _HOPELESS and verdict is Verdict.DEAD and not status.shards_done:
                 self.hopeless = self.hopeless or death
-        self.brake = self.brake or self._sit_out(self._find_brake, status)
+        self.brake = self.brake or outlast(lambda: self._find_brake(status), self.stopper.asked)
 
     def _find_brake(self, status: JobStatus) -> Brake | None:
         return find_brake(
@@ -241,23 +235,12 @@ class ShardLoop:
 
     def _say_dead(self, entry: ShardEntry, outcome: ShardOutcome) -> None:
         found = self.plan.layout.log(entry.shard, outcome.attempt)
-        is_kept = self._sit_out(self.store.exists, found)
+        is_kept = outlast(lambda: self.store.exists(found), self.stopper.asked)
         where = f"; its log: {self.store.uri_of(found)}" if is_kept else ""
         self.screen.say(f"shard {entry.shard}: dead: {outcome.decision.reason}{where}")
 
     def _read_status(self) -> JobStatus:
-        return self._sit_out(self.reader.read, _now())
-
-    def _sit_out(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Ask the store again while it does not answer, unless we are told to stop."""
-        until = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                return ask(*args, **kwargs)
-            except StoreUnavailable as error:
-                log.warning("store: no answer, waiting for it: %s", error)
-                if self.stopper.asked.wait(_AGAIN_S) or time.monotonic() > until:
-                    raise
+        return outlast(lambda: self.reader.read(_now()), self.stopper.asked)
 
     def _raise_if_stopped(self) -> None:
         job_id, status = self.plan.job_id, self._read_status()

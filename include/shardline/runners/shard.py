@@ -5,6 +5,7 @@ The records in the store are the only memory: a retry on another machine decides
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,6 @@ from shardline.runners.retry import Decision, Outcome, Verdict, decide, read_out
 from shardline.segments import SegmentName
 from shardline.store import Store
 
-_PATIENCE_S = 60.0
 # an end that the worker could not write, and after which no row was in flight
 _ENDS = {
     code: code.attempt_end
@@ -53,13 +53,17 @@ def infer_shard(
     on_line: OnLine = lambda _: None,
     on_start: Callable[[LocalWorker], None] = lambda _: None,
     env: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
 ) -> ShardOutcome:
     """Run a worker on the shard once and decide from its exit code and the records.
+
+    Args:
+        stop: set by whoever wants us to end; an outage of the store is not waited for any longer then.
 
     Raises:
         StoreUnavailable: the records cannot be read.
     """
-    if outlast(_PATIENCE_S, store.exists, plan.layout.results(shard)):
+    if outlast(lambda: store.exists(plan.layout.results(shard)), stop):
         done = Decision(Verdict.DONE, "results were committed before")
         return ShardOutcome(shard, "", int(ExitCode.DONE), done, None)
     attempt = str(uuid7())
@@ -74,8 +78,8 @@ def infer_shard(
         env=env,
     )
     # an outage that the worker did not outlive must not hide how it ended
-    record = outlast(_PATIENCE_S, _close_local, store, plan, shard, generation, attempt, code)
-    outcomes = outlast(_PATIENCE_S, read_history, store, plan, shard, generation)
+    record = outlast(lambda: _close_local(store, plan, shard, generation, attempt, code), stop)
+    outcomes = outlast(lambda: read_history(store, plan, shard, generation), stop)
     if code == ExitCode.DONE:
         outcomes = [*outcomes, Outcome(code, made_progress=True)]
     return ShardOutcome(shard, attempt, code, decide(outcomes, jitter), record)
