@@ -37,6 +37,11 @@ down:  ## stop it
 status:  ## which of its processes run, and where their logs are
 	@$(BIN)/python -m deploy.embedded status || true
 
+# A file's tests stay together, since they share an Airflow or an engine; `-n 0` runs all in one process.
+# Long ones wait more than they compute, and each may start engines of 2 GB.
+TESTS_AT_ONCE ?= 2
+LONG_TESTS_AT_ONCE ?= 3
+
 check: setup  ## format, lint, types, contracts, quick tests
 	@echo "== format and lint"
 	$(BIN)/ruff format --check .
@@ -46,11 +51,11 @@ check: setup  ## format, lint, types, contracts, quick tests
 	@echo "== contracts between the rooms"
 	$(BIN)/lint-imports
 	@echo "== quick tests"
-	$(BIN)/python -m pytest -q -m "not slow and not cluster"
+	$(BIN)/python -m pytest -q -n $(TESTS_AT_ONCE) -m "not slow and not cluster"
 
-test: check  ## check, then the long tests: a real Airflow, S3 server and engine
+test: check  ## check, then the long tests: a real Airflow, S3 server and engine (LONG_TESTS_AT_ONCE=3)
 	@echo "== long tests"
-	$(BIN)/python -m pytest -q -m "slow and not cluster"
+	$(BIN)/python -m pytest -q -n $(LONG_TESTS_AT_ONCE) -m "slow and not cluster"
 
 cluster-up: setup  ## a real Kubernetes on this machine, for tests (Linux, root, Go 1.26; about 8 minutes once, then 10 seconds)
 	@tests/cluster/setup.sh
