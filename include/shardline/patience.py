@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from shardline.errors import StoreUnavailable
+from shardline.errors import StoreRefused, StoreUnavailable
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -30,7 +30,7 @@ class Outage:
         self._patience_s = patience_s
         self._pause_s = 0.0
 
-    def pause_s(self, error: StoreUnavailable) -> float:
+    def pause_s(self, error: StoreUnavailable | StoreRefused) -> float:
         """Seconds until the next call; longer from one to the next.
 
         Args:
@@ -40,9 +40,8 @@ class Outage:
         if left <= 0:
             raise error
         if not self._pause_s:
-            log.warning(
-                "store: no answer, waiting for it for up to %.0f s: %s", self._patience_s, error
-            )
+            text, kind = "store: waiting for it for up to %.0f s: %s: %s", type(error).__name__
+            log.warning(text, self._patience_s, kind, error)
         self._pause_s = min(max(_FIRST_PAUSE_S, self._pause_s * 2), _LONGEST_PAUSE_S)
         return min(self._pause_s, left)
 

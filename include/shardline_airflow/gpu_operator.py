@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -39,8 +38,15 @@ from shardline.runners.generations import is_cancelled
 from shardline.runners.gpu.facts import CONTAINER, PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Stop, look
 from shardline.runners.gpu.settings import read_gpu_settings
-from shardline.runners.retry import Outcome, decide
-from shardline_airflow.infer_operator import attempts_before, end_task, say_done_before
+from shardline_airflow.infer_operator import (
+    attempts_before,
+    count_anew,
+    end_task,
+    end_without_attempt,
+    name_unread,
+    say_done_before,
+    waits_for_keys,
+)
 from shardline_airflow.pod_api import ControlPlaneDown, PodApi, PodRefused
 from shardline_airflow.pod_trigger import ShardPodTrigger
 from shardline_airflow.pod_work import ShardPods, attempt_of
@@ -52,27 +58,16 @@ log = logging.getLogger(__name__)
 
 
 def comes_back(run: Callable[..., None]) -> Callable[..., None]:
-    """An API that is away costs the shard nothing: the pod, if there is one, is found again.
-
-    Counted are the times in a row, in the task's own state: no attempt was made.
-    """
+    """An API that is away costs the shard nothing: the pod, if there is one, is found again."""
 
     @functools.wraps(run)
     def guarded(self: InferShardOnGpu, context: Any, **kwargs: Any) -> None:
         try:
             run(self, context, **kwargs)
         except ControlPlaneDown as down:
-            kept, key = context["task_state_store"], _key(down.outcome, context)
-            n = int(kept.get(key) or 0) + 1
-            kept.set(key, n)
-            away = Outcome(None, False, str(down), down.outcome)
-            end_task(self.shard, decide([away] * n, random.random()))  # noqa: S311
+            end_without_attempt(self.shard, down.outcome, str(down), context)
 
     return guarded
-
-
-def _key(outcome: PodOutcome, context: Any) -> str:
-    return f"{outcome}/{context['ti'].max_tries}"
 
 
 class InferShardOnGpu(KubernetesPodOperator):
@@ -82,7 +77,6 @@ class InferShardOnGpu(KubernetesPodOperator):
     # keep them in the database took each of a shard's two tasks a tenth of its CPU.
     template_fields: Sequence[str] = ()
     template_fields_renderers: ClassVar[dict[str, str]] = {}
-    shard = "?"
 
     def __init__(self, *, number: int, **kwargs: Any) -> None:
         super().__init__(
@@ -95,11 +89,12 @@ class InferShardOnGpu(KubernetesPodOperator):
             base_container_name=CONTAINER,
             **kwargs,
         )
-        self.number = number
+        self.number, self.shard = number, name_unread(number)
         self._sent: tuple[PodApi, PodFacts] | None = None
         self._is_killed = False
 
     @gives_up
+    @waits_for_keys
     @comes_back
     def execute(self, context: Any) -> None:
         """Find the pod or send one, and wait for it. Nothing is run when the results exist."""
@@ -120,6 +115,7 @@ class InferShardOnGpu(KubernetesPodOperator):
         self._go_on(context, pods, pod, look(facts, now, now, self._patience))
 
     @gives_up
+    @waits_for_keys
     @comes_back
     def trigger_reentry(self, context: Any, event: dict[str, Any]) -> None:
         """Judge the pod's end; wait on if it has not ended after all."""
@@ -220,9 +216,7 @@ class InferShardOnGpu(KubernetesPodOperator):
     def _end(
         self, context: Any, pods: ShardPods, facts: PodFacts | None, stop: Stop, attempt: str
     ) -> None:
-        kept, key = context["task_state_store"], _key(PodOutcome.CONTROL_PLANE, context)
-        if kept.get(key):
-            kept.set(key, 0)
+        count_anew(PodOutcome.CONTROL_PLANE, context)
         pods.show_log(facts, attempt)
         outcome = pods.close(facts, stop, attempt)
         end_task(pods.shard, pods.decide(outcome, self._before, facts))

@@ -7,16 +7,19 @@ soon asked again: then it commits what is finished and gives the rest up; a late
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from shardline.reasons import DeadLetterReason
-from shardline.runners.retry import Decision, Verdict, decide
+from shardline.errors import StoreRefused
+from shardline.reasons import DeadLetterReason, PodOutcome
+from shardline.runners.retry import Decision, Outcome, Verdict, decide
 from shardline.runners.shard import ShardOutcome, infer_shard, read_history
 from shardline_airflow.retries import GivenUp, TryAgain, TypedRetryPolicy
 from shardline_airflow.runs import name_map_index
@@ -41,12 +44,63 @@ KILLED_AFTER_S = 5.0
 SECOND_SIGNAL_S = 2.0
 
 
+def name_unread(number: int) -> str:
+    """What a shard is called for as long as its name was not read from the store."""
+    return f"shard number {number}"
+
+
+def waits_for_keys(run: Callable[..., None]) -> Callable[..., None]:
+    """A store that refuses Airflow's own keys is asked again by the next tries, ten minutes long.
+
+    As for a worker whose keys are refused: somebody may be renewing them at this moment.
+    """
+
+    @functools.wraps(run)
+    def guarded(self: Any, context: Any, **kwargs: Any) -> None:
+        is_refused = False
+        try:
+            run(self, context, **kwargs)
+        except StoreRefused as error:
+            is_refused, why = True, f"asked with Airflow's keys: {error}"
+            end_without_attempt(self.shard, PodOutcome.STORE_REFUSED, why, context)
+        finally:
+            if not is_refused:
+                count_anew(PodOutcome.STORE_REFUSED, context)
+
+    return guarded
+
+
+def end_without_attempt(shard: str, outcome: PodOutcome, why: str, context: Any) -> None:
+    """End a try of the task that came to no attempt, so that no record counts it.
+
+    Counted are such tries in a row, in the task's own state.
+
+    Raises:
+        TryAgain, GivenUp: as `end_task`.
+    """
+    kept, key = context["task_state_store"], _key(outcome, context)
+    n = int(kept.get(key) or 0) + 1
+    kept.set(key, n)
+    end_task(shard, decide([Outcome(None, False, why, outcome)] * n, random.random()))  # noqa: S311
+
+
+def count_anew(outcome: PodOutcome, context: Any) -> None:
+    """Forget such tries: this one was not."""
+    kept, key = context["task_state_store"], _key(outcome, context)
+    if kept.get(key):
+        kept.set(key, 0)
+
+
+def _key(outcome: PodOutcome, context: Any) -> str:
+    return f"{outcome}/{context['ti'].max_tries}"
+
+
 class InferShard(BaseOperator):
     """Run shard `number` of the job that the dag run's params name, on this machine."""
 
     def __init__(self, *, number: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.number = number
+        self.number, self.shard = number, name_unread(number)
         self._worker: LocalWorker | None = None
         self._is_killed = False
 
@@ -54,13 +108,14 @@ class InferShard(BaseOperator):
         self._run(context)
 
     @gives_up
+    @waits_for_keys
     def _run(self, context: Any) -> None:
         from shardline.shards.manifest import read_shard_name
 
         params = context["params"]
         generation = params["generation"]
         store, plan = open_job(params["job_id"])
-        shard = read_shard_name(store, plan, self.number)
+        self.shard = shard = read_shard_name(store, plan, self.number)
         context["shard"] = shard
         name_map_index(context, shard)
         before = attempts_before(store, plan, shard, generation, context)

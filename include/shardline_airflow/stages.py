@@ -20,6 +20,7 @@ from shardline.errors import (
     JobNotReady,
     PermanentError,
     SickMachine,
+    StoreRefused,
     StoreUnavailable,
     WrongInput,
 )
@@ -57,10 +58,11 @@ def gives_up(stage: Callable[P, T]) -> Callable[P, T]:
 
 
 def sits_out(stage: Callable[P, T]) -> Callable[P, T]:
-    """Call a stage again while the store does not answer, for as long as workers wait for it.
+    """Call a stage again while the store does not answer, or refuses our keys, as long as workers do.
 
     Airflow's own retries are a few within a minute: a job of days would be red for an outage that its
-    workers do not even notice. What a stage has done it finds done.
+    workers do not even notice, or for keys that are just being renewed: its plan was written with good
+    ones. What a stage has done it finds done.
     """
 
     @functools.wraps(stage)
@@ -70,7 +72,7 @@ def sits_out(stage: Callable[P, T]) -> Callable[P, T]:
             began = time.monotonic()
             try:
                 return stage(*args, **kwargs)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreRefused) as error:
                 # where it has worked in between, it is another outage
                 if outage is None or time.monotonic() - began > PATIENCE_S:
                     outage, outages = Outage(PATIENCE_S), outages + 1

@@ -18,7 +18,7 @@ from shardline.plan import Plan
 from shardline.rows import Attempt
 from shardline.runners.gpu.errand import ATTEMPT
 from shardline.shards.manifest import read_shards
-from shardline.store import Store
+from shardline.store import Store, open_store
 from shardline_airflow.gpu_operator import InferShardOnGpu
 from shardline_airflow.infer_operator import SHARD_RETRIES
 from shardline_airflow.pod_trigger import ShardPodTrigger
@@ -46,6 +46,21 @@ class Ti:
     try_number: int = 1
     max_tries: int = SHARD_RETRIES["retries"]
     start_date: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+class Refusing(Store):
+    """The store of a folder whose keys are wrong while `is_wrong`."""
+
+    is_wrong = True
+
+    def __init__(self, uri: str) -> None:
+        plain = open_store(uri)
+        super().__init__(plain.uri, plain._objects, plain.folder)
+
+    def _do_read(self, path: str) -> bytes:
+        if Refusing.is_wrong:
+            raise PermissionError("no such key")
+        return super()._do_read(path)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from shardline.reasons import AttemptEnd, ExitCode, PodOutcome
 from shardline.rows import Attempt, Progress
 from shardline.runners.generations import cancel_generation
 from shardline.runners.gpu.errand import FINALIZER
+from shardline.runners.retry import MAX_BRIEF
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.retries import GivenUp, TaskEnded, TryAgain, TypedRetryPolicy
 from tests.factories import make_store
@@ -29,7 +30,7 @@ from tests.kubernetes_api import (
     now,
 )
 from tests.results.answers import answer_shard
-from tests.shardline_airflow.pod_tasks import Kept, ShardTask, Ti, gpu_job
+from tests.shardline_airflow.pod_tasks import Kept, Refusing, ShardTask, Ti, gpu_job
 
 
 @pytest.fixture(scope="module")
@@ -544,6 +545,41 @@ def test_outages_of_the_api_count_in_a_row_only(task: ShardTask) -> None:
     again = task.run()
     assert isinstance(again, TryAgain)
     assert again.delay_s < delays[-1]
+
+
+# a store that refuses Airflow's own keys
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> type[Refusing]:
+    monkeypatch.setattr("shardline_airflow.buckets.open_store", Refusing)
+    monkeypatch.setattr(Refusing, "is_wrong", True)
+    return Refusing
+
+
+@pytest.mark.protocol(12)
+def test_keys_that_are_mended_within_minutes_cost_the_shard_nothing(
+    task: ShardTask, refusing: type[Refusing]
+) -> None:
+    endings = [task.run() for _ in range(3)]
+    assert all(isinstance(ended, TryAgain) for ended in endings)
+    assert "shard number 0: retry, free, 0 of 3: store_refused" in reason_of(endings[0])
+    assert "asked with Airflow's keys" in reason_of(endings[0])
+    refusing.is_wrong = False
+    task.cluster.fate = lambda pod: pod.end(75)
+    assert "drained" in reason_of(task.run())
+    refusing.is_wrong = True  # counted anew
+    assert [type(task.run()) for _ in range(MAX_BRIEF)] == [TryAgain] * MAX_BRIEF
+    refusing.is_wrong = False
+    task.cluster.fate = task.answer
+    assert task.run() is None
+
+
+@pytest.mark.protocol(12)
+def test_keys_that_nobody_mends_have_an_end(task: ShardTask, refusing: type[Refusing]) -> None:
+    endings = [task.run() for _ in range(MAX_BRIEF + 1)]
+    assert [type(ended) for ended in endings] == [TryAgain] * MAX_BRIEF + [GivenUp]
+    assert not task.cluster.created
 
 
 @pytest.mark.parametrize("clock_s", [-600.0, 600.0])

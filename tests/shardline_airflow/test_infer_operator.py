@@ -16,7 +16,7 @@ from shardline.plan import Plan
 from shardline.reasons import ExitCode
 from shardline.results.settle import Settlement
 from shardline.rows import Attempt
-from shardline.runners.retry import Decision, Verdict
+from shardline.runners.retry import MAX_BRIEF, Decision, Verdict
 from shardline.runners.shard import ShardOutcome
 from shardline.shards.manifest import read_shards
 from shardline.store import Store
@@ -32,6 +32,7 @@ from shardline_airflow.retries import GivenUp, TryAgain, TypedRetryPolicy
 from tests.factories import make_rows, make_store
 from tests.results.answers import small_job
 from tests.shardline_airflow.plan_factory import make_plan
+from tests.shardline_airflow.pod_tasks import Refusing
 
 SHARD = "shard-00000-000"
 
@@ -107,6 +108,27 @@ def test_clearing_a_sealed_shard_says_that_only_a_replay_helps(tmp_path: Path) -
     command = f"`shardline replay {plan.job_id} --reason shard_dead`"
     assert command in say_done_before(store, plan, SHARD)
     assert "replay" not in say_done_before(store, plan, "shard-00001-000")
+
+
+@pytest.mark.protocol(12)
+def test_a_store_that_refuses_airflow_s_own_keys_is_asked_again_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, plan = small_job(tmp_path, make_rows(2))
+    monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path / "root"))
+    monkeypatch.setattr("shardline_airflow.infer_operator.name_map_index", lambda *_: None)
+    monkeypatch.setattr("shardline_airflow.buckets.open_store", Refusing)
+    monkeypatch.setattr(Refusing, "is_wrong", True)
+    context = Tries().context(SHARD_RETRIES["retries"])
+    context["params"] = {"job_id": plan.job_id, "generation": 1}
+    task = InferShard(task_id="infer_shard", number=0)
+    for _ in range(MAX_BRIEF):
+        with pytest.raises(TryAgain, match="shard number 0: retry, free, 0 of 3: store_refused"):
+            task.execute(context)
+    with pytest.raises(GivenUp, match="asked with Airflow's keys"):
+        task.execute(context)
+    monkeypatch.setattr(Refusing, "is_wrong", False)
+    task.execute(context)
 
 
 @pytest.mark.slow

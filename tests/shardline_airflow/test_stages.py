@@ -21,6 +21,7 @@ class Away(Store):
     """The store of a folder that does not answer the first reads."""
 
     left = 0
+    error: type[OSError] = ConnectionResetError
 
     def __init__(self, uri: str) -> None:
         plain = open_store(uri)
@@ -29,7 +30,7 @@ class Away(Store):
     def _do_read(self, path: str) -> bytes:
         if Away.left:
             Away.left -= 1
-            raise ConnectionResetError("the store is away")
+            raise Away.error("the store is away")
         return super()._do_read(path)
 
 
@@ -42,10 +43,17 @@ def job_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return plan.job_id
 
 
-def test_a_stage_sits_an_outage_out(job_id: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [ConnectionResetError, PermissionError])
+def test_a_stage_sits_out_an_outage_and_keys_that_are_just_being_renewed(
+    job_id: str,
+    error: type[OSError],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(Away, "error", error)
     Away.left = 20
     assert stages.unfinished_shards(job_id, 0, 3, 1) == [0, 1, 2]
-    assert "store: no answer, waiting for it" in caplog.text
+    assert "store: waiting for it" in caplog.text
 
 
 def test_an_outage_that_does_not_end_is_left_to_airflow(
