@@ -27,10 +27,16 @@ class WorkerSettings(BaseSettings):
         description="Without an ended row or a new token for so long, an engine hangs. Longer than "
         "the longest prompt takes to be read on a CPU.",
     )
+    model_fetch_s: float = Field(
+        default=14_400,
+        gt=0,
+        description="The longest fetch of a model that the machine does not have, before exit 69. The "
+        "next attempt on the machine goes on from its last byte.",
+    )
     engine_start_s: float = Field(
         default=1_800,
         gt=0,
-        description="The longest start of an engine: weights over a slow line, then compilation.",
+        description="The longest start of an engine: weights from disk to GPU, then compilation.",
     )
     segment_s: float = Field(
         default=60, gt=0, description="Age at which a segment is cut: what a lost worker redoes."

@@ -9,6 +9,7 @@ from shardline.disk import local_disk
 from shardline.errors import StoreRefused, StoreUnavailable
 from shardline.reasons import AttemptEnd, ExitCode
 from shardline.rows import Attempt
+from shardline.runners.generations import cancel_generation
 from shardline.worker.__main__ import main
 from tests.factories import make_store
 from tests.worker.in_process import FaultyStore, ProcessDied, attempt, die_at, slow
@@ -131,6 +132,52 @@ def test_an_engine_that_never_comes_up_is_given_up(tmp_path: Path) -> None:
     engine = {"model": "stub", "engine": "stub", "engine_args": {"start_s": 60}}
     prepared = prepare(tmp_path, ROWS, local=engine)
     assert attempt(prepared, tmp_path, engine_start_s=0.05) is ExitCode.ENGINE_FAILED
+
+
+@pytest.mark.protocol(12)
+def test_the_fetch_of_a_model_is_no_part_of_its_engine_s_start(tmp_path: Path) -> None:
+    engine = {"model": "stub", "engine": "stub", "engine_args": {"fetch_s": 0.5}}
+    prepared = prepare(tmp_path, ROWS, local=engine)
+    assert attempt(prepared, tmp_path, engine_start_s=0.2) is ExitCode.DONE
+
+
+@pytest.mark.protocol(12)
+def test_a_model_that_does_not_come_is_the_store_s_fault_and_not_the_machine_s(
+    tmp_path: Path,
+) -> None:
+    engine = {"model": "stub", "engine": "stub", "engine_args": {"fetch_s": 60}}
+    prepared = prepare(tmp_path, ROWS, local=engine)
+    code = attempt(prepared, tmp_path, model_fetch_s=0.05)
+    assert code is ExitCode.STORE_UNREACHABLE
+
+
+def test_a_worker_that_fetches_its_model_says_so_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardline.engines.bring_up._SAY_S", 0.01)
+    engine = {"model": "stub", "engine": "stub", "engine_args": {"fetch_s": 60}}
+    prepared = prepare(tmp_path, ROWS, local=engine)
+    words: set[str] = set()
+
+    def has_spoken_thrice(prepared: Prepared) -> bool:
+        words.update(word.at for word in prepared.progress())
+        return len(words) >= 3
+
+    assert attempt(prepared, tmp_path, stop_when=has_spoken_thrice) is ExitCode.DRAINED
+
+
+@pytest.mark.protocol(20)
+def test_a_cancelled_job_fetches_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardline.engines.bring_up._SAY_S", 0.01)
+    engine = {"model": "stub", "engine": "stub", "engine_args": {"fetch_s": 60}}
+    prepared = prepare(tmp_path, ROWS, local=engine)
+
+    def cancel(prepared: Prepared) -> bool:
+        if prepared.progress():
+            cancel_generation(prepared.store, prepared.plan.job_id, 1)
+        return False
+
+    assert attempt(prepared, tmp_path, stop_when=cancel) is ExitCode.CANCELLED
 
 
 def test_a_drain_does_not_wait_for_an_engine_that_is_coming_up(tmp_path: Path) -> None:

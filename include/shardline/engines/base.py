@@ -54,6 +54,12 @@ class Engine(Protocol):
     max_num_seqs: int
     """Requests that it runs at the same time."""
 
+    async def fetch(self) -> None:
+        """Have the model on this machine, however long that takes.
+
+        Raises ModelNotFound, StoreUnavailable, StoreRefused, or SickMachine for a full disk.
+        """
+
     async def start(self) -> None:
         """Be ready for requests. Raises EngineWontStart, or WrongInput for bad engine_args."""
 

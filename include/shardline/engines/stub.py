@@ -2,8 +2,8 @@
 
 It enters by the same door as the real one, so a test of resuming, draining or blame runs the code
 that runs in production. Tokens are words, and an embedding is a unit vector that the request's
-fingerprint decides. engine_args: `latency_s` a request, `start_s`, `max_num_seqs`,
-`max_model_len`, `dimension` of an embedding, and `start_fails`.
+fingerprint decides. engine_args: `latency_s` a request, `fetch_s` of the model,
+`start_s`, `max_num_seqs`, `max_model_len`, `dimension` of an embedding, and `start_fails`.
 
 Markers: `[stub:die]` the engine dies, `[stub:hang]` it hangs, `[stub:kill]` the whole worker is
 killed, `[stub:sick]` it dies and so does every engine after it, `[stub:error=REASON]` the request
@@ -52,6 +52,7 @@ class StubArgs(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     latency_s: float = 0.0
+    fetch_s: float = 0.0
     start_s: float = 0.0
     max_num_seqs: int = 16
     max_model_len: int = 1_000_000
@@ -84,6 +85,9 @@ class StubEngine:
         self._dead = asyncio.Event()
         self._is_hung = False
         self._ended = 0
+
+    async def fetch(self) -> None:
+        await asyncio.sleep(self._args.fetch_s)
 
     async def start(self) -> None:
         await asyncio.sleep(self._args.start_s)

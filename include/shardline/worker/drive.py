@@ -11,6 +11,7 @@ import logging
 from shardline.engines import engine_maker, known_good
 from shardline.engines.answers import make_line
 from shardline.engines.base import Answer, Engine, EngineDied, EngineWontStart, RequestRefused
+from shardline.engines.bring_up import bring_up
 from shardline.interruptible import unless
 from shardline.isolation import Batch, Down, Isolation, Stage
 from shardline.shard_file import Row, Shard
@@ -77,16 +78,17 @@ class Driver:
 
     async def _start(self) -> bool:
         """Bring the engine up; False when we were told to stop first."""
-        limit_s = self._desk.settings.engine_start_s
-        try:
-            is_up = await unless(self._desk.stop.draining, self.engine.start(), limit_s)
-        except TimeoutError as error:
-            raise EngineWontStart(f"not up after {limit_s:.0f} s") from error
+        desk = self._desk
+        is_up = await bring_up(self.engine, desk.settings, desk.stop.draining, self._say_starting)
         if is_up:
-            self._desk.clock.switch("useful")
+            desk.clock.switch("useful")
             log.info("shard %s: engine is up", self._shard.name)
             await self._journal.say("running")
         return is_up
+
+    async def _say_starting(self) -> None:
+        await self._journal.say("starting")
+        await self._desk.check_cancelled()
 
     async def _feed(self, batch: Batch) -> EngineDown | None:
         desk, engine, is_open = self._desk, self.engine, batch.stage in (Stage.FIRST, Stage.OPEN)

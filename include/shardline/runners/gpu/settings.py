@@ -146,6 +146,7 @@ class GpuSettings(BaseSettings):
             "AWS_ENDPOINT_URL",
             "HF_ENDPOINT",
             "SHARDLINE_ENGINE_START_S",
+            "SHARDLINE_MODEL_FETCH_S",
             "SHARDLINE_SEGMENT_S",
             "SHARDLINE_STALL_S",
             "SHARDLINE_STORE_PATIENCE_S",
