@@ -238,10 +238,10 @@ class StackJob:
         api.set_run_state(JOBS, self.run, "failed")
         api.set_run_state(WAVES, self.wave(generation), "failed")
 
-    def wait(self, timeout_s: float = 400) -> str:
+    def wait(self, timeout_s: float = 900) -> str:
         return self.stack.airflow.wait(JOBS, self.run, timeout_s)
 
-    def wait_wave(self, generation: int = 1, timeout_s: float = 300) -> str:
+    def wait_wave(self, generation: int = 1, timeout_s: float = 600) -> str:
         return self.stack.airflow.wait(WAVES, self.wave(generation), timeout_s)
 
     def attempts(self) -> list[list[Attempt]]:

@@ -208,7 +208,7 @@ def test_kill_deletes_the_pod(
 def test_a_second_attempt_takes_over_the_first_one_s_pod(
     make_task: Callable[..., Task], api: client.CoreV1Api
 ) -> None:
-    task = make_task("sleep 5")
+    task = make_task("sleep 15")  # one that has ended is not taken over
     first = task.operator.build_pod_request_obj(task.context)
     api.create_namespaced_pod(first.metadata.namespace, first)
     task.ti.try_number = 2

@@ -63,7 +63,7 @@ def test_a_job_that_was_cancelled_and_then_marked_failed_leaves_no_pod_and_redoe
     stack: ClusterStack,
 ) -> None:
     """Marked failed while no triggerer runs: nobody else is there to delete the pods of such tasks."""
-    job = stack.start("stopped", 8.0)
+    job = stack.start("stopped", 10.0)
     job.wait_working()
     stack.shardline("cancel", job.plan.job_id)
     assert job.wait() == "failed"
