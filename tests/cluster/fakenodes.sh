@@ -7,8 +7,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 count=$1 gpus=$2
 
-if [[ ! -e $STATE/kwok.pid ]]; then
-  kubeall kwok --kubeconfig="$KUBECONFIG" --config="$CLUSTER/kwok/stages.yaml" \
+if ! kill -0 "$(cat "$STATE/kwok.pid" 2>/dev/null)" 2>/dev/null; then
+  setsid kubeall kwok --kubeconfig="$KUBECONFIG" --config="$CLUSTER/kwok/stages.yaml" \
     >"$STATE/logs/kwok.log" 2>&1 </dev/null &
   echo $! >"$STATE/kwok.pid"
 fi
@@ -27,7 +27,7 @@ status:
   allocatable: *size
 YAML
 done | kubectl apply --filename - >/dev/null
-ready=(kubectl wait --for=condition=Ready node --selector type=fake --timeout=60s)
+ready=(kubectl wait --for=condition=Ready node --selector type=fake --timeout=180s)
 if ! "${ready[@]}" >/dev/null 2>&1; then
   echo "the fake nodes do not get ready, see $STATE/logs/kwok.log" >&2
   exit 1

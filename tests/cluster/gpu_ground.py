@@ -50,7 +50,8 @@ def gpu_environment(ground: Ground, folder: Path, namespace: str, secret: str) -
         "SHARDLINE_GPU_MEMORY": "1Gi",
         "SHARDLINE_GPU_SHM": "64Mi",
         "SHARDLINE_GPU_EPHEMERAL_STORAGE": "1Gi",
-        "SHARDLINE_GPU_UNREACHABLE_S": "2",
+        # a machine that stands still for some seconds takes its node for silent: that must not count
+        "SHARDLINE_GPU_UNREACHABLE_S": "45",
     }
 
 
@@ -63,7 +64,7 @@ def put_model(folder: Path, uri: str) -> None:
             store.put_same(name, file)
 
 
-def until(what: str, is_so: Callable[[], object], timeout_s: float = 90) -> None:
+def until(what: str, is_so: Callable[[], object], timeout_s: float = 240) -> None:
     """Poll the cluster or the store: neither tells a test when a worker has got so far."""
     deadline = time.monotonic() + timeout_s
     while not is_so():

@@ -20,7 +20,7 @@ def make_namespace(api: client.CoreV1Api, prefix: str) -> str:
         api.list_namespaced_service_account,
         name,
         field_selector="metadata.name=default",
-        timeout_seconds=60,
+        timeout_seconds=180,
     )
     next(accounts)  # before it is there, pods are refused
     accounts.close()
@@ -45,28 +45,31 @@ class Pod:
     api: client.CoreV1Api
     name: str
     namespace: str
+    _evicted_after: str | None = None
 
-    def wait(self, what: str, is_so: Callable[[PodState], bool], timeout_s: int = 60) -> PodState:
+    def wait(self, what: str, is_so: Callable[[PodState], bool], timeout_s: int = 180) -> PodState:
         """Return the first state of which `is_so` holds; the last moment of a pod is seen too.
 
         Raises:
             AssertionError: it did not come to that; with the last state.
         """
         state = None
-        for kind, state in self._events(timeout_s):
+        # an evicted pod may be gone before anybody looks: what happened since is told again
+        since = {} if self._evicted_after is None else {"resource_version": self._evicted_after}
+        for kind, state in self._events(timeout_s, **since):
             if is_so(state):
                 return state
             if kind == "DELETED":
                 break
         raise AssertionError(f"{self.name}: not {what}: {state and state.status}")
 
-    def wait_running(self, timeout_s: int = 60) -> PodState:
+    def wait_running(self, timeout_s: int = 180) -> PodState:
         return self.wait("running", lambda state: state.status.phase == "Running", timeout_s)
 
-    def wait_ended(self, timeout_s: int = 120) -> PodState:
+    def wait_ended(self, timeout_s: int = 240) -> PodState:
         return self.wait("ended", is_ended, timeout_s)
 
-    def wait_exit(self, code: int, timeout_s: int = 120) -> PodState:
+    def wait_exit(self, code: int, timeout_s: int = 240) -> PodState:
         """Wait for the end, which must be with this exit code; else its log is in the message."""
         state = self.wait_ended(timeout_s)
         if exit_code(state) != code:
@@ -74,7 +77,7 @@ class Pod:
             raise AssertionError(f"{self.name}: exit {exit_code(state)}, not {code}:\n{log}")
         return state
 
-    def wait_gone(self, timeout_s: int = 60) -> None:
+    def wait_gone(self, timeout_s: int = 180) -> None:
         found = self.api.list_namespaced_pod(self.namespace, field_selector=self._selector)
         if not found.items:
             return
@@ -104,6 +107,8 @@ class Pod:
 
     def evict(self) -> None:
         """As a drained node does: SIGTERM, and the grace period of the pod."""
+        found = self.api.list_namespaced_pod(self.namespace, field_selector=self._selector)
+        self._evicted_after = found.metadata.resource_version
         body = client.V1Eviction(metadata=client.V1ObjectMeta(name=self.name))
         self.api.create_namespaced_pod_eviction(self.name, self.namespace, body)
 

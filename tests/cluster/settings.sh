@@ -22,5 +22,7 @@ CGROUP=test-cluster-$(cksum <<<"$WORK" | cut -d' ' -f1)
 # Folders that the programs insist on, whatever their options say: the box has its own, empty.
 BOX_DIRS=(/run/containerd /var/lib/cni /var/lib/kubelet /var/log/containers)
 
-is_up() { [[ -e $STATE/box.pid ]] && grep -qs /box.sh "/proc/$(cat "$STATE/box.pid")/cmdline"; }
+is_alive() { [[ -s $STATE/box.pid ]] && grep -qs /box.sh "/proc/$(cat "$STATE/box.pid")/cmdline"; }
+is_up() { [[ -e $STATE/ready ]] && is_alive; }   # a start that was killed leaves a box that is not
+three_times() { "$@" || { sleep 10; "$@"; } || { sleep 60; "$@"; }; }   # what asks the network
 refuse() { echo "cluster: $*" >&2; exit 1; }

@@ -21,8 +21,13 @@ if ((${#missing[@]})); then
   command -v apt-get >/dev/null || refuse "not found, and there is no apt-get to install it: ${missing[*]}"
   echo "cluster: installing ${packages[*]}"
   mkdir -p "$WORK"
-  { apt-get update && apt-get install --yes --no-install-recommends "${packages[@]}"; } \
-    >"$WORK/apt.log" 2>&1 </dev/null ||
+  export DEBIAN_FRONTEND=noninteractive
+  install() {
+    local options=(--option Acquire::Retries=3 --option DPkg::Lock::Timeout=300 --yes)
+    apt-get update "${options[@]}" &&
+      apt-get install "${options[@]}" --no-install-recommends "${packages[@]}"
+  }
+  three_times install >"$WORK/apt.log" 2>&1 </dev/null ||
     { tail -3 "$WORK/apt.log" >&2; refuse "apt-get could not install ${packages[*]}"; }
 fi
 [[ ! -e /bin/busybox ]] || ! ldd /bin/busybox >/dev/null 2>&1 ||

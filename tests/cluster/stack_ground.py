@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -105,8 +105,9 @@ class ClusterStack:
     def kill(self, component: str) -> None:
         """SIGKILL the component and every process it has started."""
         for process in family(self.airflow.stack.pids()[component]):
-            process.kill()
-        until("its end", lambda: self.airflow.stack.pids()[component] is None, 10)
+            with suppress(psutil.NoSuchProcess):  # it may go with its parent
+                process.kill()
+        until("its end", lambda: self.airflow.stack.pids()[component] is None)
 
 
 def job_file(folder: Path, name: str, latency_s: float, **changes: Any) -> dict[str, Any]:
@@ -237,10 +238,10 @@ class StackJob:
         api.set_run_state(JOBS, self.run, "failed")
         api.set_run_state(WAVES, self.wave(generation), "failed")
 
-    def wait(self, timeout_s: float = 400) -> str:
+    def wait(self, timeout_s: float = 900) -> str:
         return self.stack.airflow.wait(JOBS, self.run, timeout_s)
 
-    def wait_wave(self, generation: int = 1, timeout_s: float = 300) -> str:
+    def wait_wave(self, generation: int = 1, timeout_s: float = 600) -> str:
         return self.stack.airflow.wait(WAVES, self.wave(generation), timeout_s)
 
     def attempts(self) -> list[list[Attempt]]:
@@ -285,13 +286,15 @@ def family(pid: int | None) -> list[psutil.Process]:
 @contextmanager
 def stopped(processes: Sequence[psutil.Process]) -> Iterator[None]:
     """Stand still, as on a machine that is paused or swaps."""
-    for process in processes:
-        process.suspend()
     try:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
         yield
     finally:
         for process in processes:
-            process.resume()
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def cluster_program(name: str) -> psutil.Process:

@@ -13,7 +13,7 @@ from shardline.shards.manifest import read_shard_name
 from tests.cluster.gpu_ground import until
 from tests.results.answers import small_job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 MINE = "019a0000-0000-7000-8000-000000000001"
 

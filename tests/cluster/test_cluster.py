@@ -6,7 +6,7 @@ from kubernetes import client
 from tests.cluster.ground import GPU, Ground
 from tests.cluster.pods import Pods, PodState, disruption, end_of, exit_code, shell
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 def is_refused(state: PodState) -> bool:

@@ -19,9 +19,10 @@ from kubernetes import client
 from deploy.embedded.environment import PROJECT
 from shardline.job_blocks import EngineBlock
 from shardline.models import pin_model
+from tests.cluster.gpu_ground import until
 from tests.cluster.ground import GPU, Ground
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 FOLDER = PROJECT / "include/deploy/kubernetes"
 FILES = {"config.json": b"{}", "model.safetensors": os.urandom(1 << 20)}
@@ -63,6 +64,10 @@ def applied(ground: Ground, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     try:
         made.run("apply", "--dry-run=server", "--validate=strict", "-k", str(made.overlay))
         made.run("apply", "--validate=strict", "-k", str(made.overlay))
+        # what is applied is not yet what the API server's and the quota's watchers have seen
+        until("rights", lambda: "yes" in made.as_airflow("auth", "can-i", "create", "pods").stdout)
+        counted = ("--for=jsonpath={.status.hard}", "--timeout=180s")
+        made.run("wait", "resourcequota", "--all", *counted, "-n", made.namespace)
         yield made
     finally:
         made.kubectl("delete", "--ignore-not-found", "--timeout=60s", "-k", str(made.overlay))
@@ -192,7 +197,7 @@ def test_airflow_sends_a_pod_that_stays_until_its_finalizer_is_off(
     assert applied.as_airflow("get", "pod", "kept").returncode == 0
     patch = '{"metadata": {"finalizers": null}}'
     assert applied.as_airflow("patch", "pod", "kept", "-p", patch).returncode == 0
-    applied.run("wait", "pod/kept", "--for=delete", "--timeout=60s", "-n", applied.namespace)
+    applied.run("wait", "pod/kept", "--for=delete", "--timeout=180s", "-n", applied.namespace)
 
 
 def test_a_worker_has_no_token_for_the_api(
@@ -231,7 +236,7 @@ def test_a_node_has_the_models_before_a_worker_needs_them(
     # the first start has found no keys: the next one has them
     cache = f"daemonset/{applied.prefix}node-cache"
     applied.run("rollout", "restart", cache, "-n", applied.namespace)
-    applied.run("rollout", "status", cache, "-n", applied.namespace, "--timeout=200s")
+    applied.run("rollout", "status", cache, "-n", applied.namespace, "--timeout=400s")
     commit = pin_model(EngineBlock(model="s3://lake/cached-model"))
     folder = applied.overlay / "cache/models" / f"s3-{commit}"
     assert {name: (folder / name).read_bytes() for name in FILES} == FILES

@@ -22,12 +22,13 @@ from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperato
 from airflow.providers.cncf.kubernetes.utils.pod_manager import PodLaunchTimeoutException
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
-from kubernetes import client, watch
+from kubernetes import client
 
+from tests.cluster.gpu_ground import until
 from tests.cluster.ground import GPU, Ground
-from tests.cluster.pods import disruption, end_of, exit_code
+from tests.cluster.pods import Pod, disruption, end_of, exit_code
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 BOTH = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
 KEEP = "example.com/keep"
@@ -77,11 +78,13 @@ class Task:
         [pod] = self.pods()
         return pod
 
-    def wait_running(self) -> client.V1Pod:
-        events = watch.Watch().stream(
-            self.api.list_namespaced_pod, timeout_seconds=60, **self._selection
-        )
-        return next(e["object"] for e in events if e["object"].status.phase == "Running")
+    def wait_ready(self) -> Pod:
+        """Until its script has said so: before its trap is set, SIGTERM is nothing to it."""
+        until("pod", lambda: bool(self.pods()))
+        pod = Pod(self.api, self.pod().metadata.name, self.operator.namespace)
+        pod.wait_running()
+        pod.read_until("ready")
+        return pod
 
     def remove(self) -> None:
         for pod in self.pods():
@@ -151,7 +154,10 @@ def test_a_memory_limit_shows_as_oomkilled(
     make_task: Callable[..., Task], deferrable: bool
 ) -> None:
     limits = client.V1ResourceRequirements(limits={"memory": "32Mi"})
-    task = make_task("tail /dev/zero", deferrable=deferrable, container_resources=limits)
+    # containerd looks for it from the start on, but not from before
+    task = make_task(
+        "sleep 2; exec tail /dev/zero", deferrable=deferrable, container_resources=limits
+    )
     with pytest.raises(AirflowException):
         task.run()
     assert (end_of(task.pod()).reason, exit_code(task.pod())) == ("OOMKilled", 137)
@@ -165,6 +171,7 @@ def test_a_pod_without_a_gpu_is_given_up_after_the_schedule_timeout(
     with pytest.raises(AirflowException) as failure:
         task.run()
     assert isinstance(failure.value.__context__, PodLaunchTimeoutException)
+    until("word of the scheduler", lambda: bool(task.pod().status.conditions))
     assert task.pod().status.conditions[0].reason == "Unschedulable"
 
 
@@ -172,19 +179,16 @@ def test_a_pod_without_a_gpu_is_given_up_after_the_schedule_timeout(
 def test_a_finalizer_keeps_an_evicted_pod_readable(
     make_task: Callable[..., Task],
     start: Callable[[Task], Future[object]],
-    api: client.CoreV1Api,
     deferrable: bool,
 ) -> None:
     """Without it the pod is gone within a second of its end, and a poll mostly comes too late."""
     kept = client.V1Pod(metadata=client.V1ObjectMeta(finalizers=[KEEP]))
-    script = "trap 'sleep 3; exit 75' TERM; while true; do sleep 0.2; done"
+    script = "trap 'sleep 3; exit 75' TERM; echo ready; while true; do sleep 0.2; done"
     task = make_task(script, deferrable=deferrable, full_pod_spec=kept)
     future = start(task)
-    metadata = task.wait_running().metadata
-    eviction = client.V1Eviction(metadata=client.V1ObjectMeta(name=metadata.name))
-    api.create_namespaced_pod_eviction(metadata.name, metadata.namespace, eviction)
+    task.wait_ready().evict()
     with pytest.raises(AirflowException):
-        future.result(timeout=60)
+        future.result(timeout=240)
     assert exit_code(task.pod()) == 75
     assert disruption(task.pod()) == "EvictionByEvictionAPI"
 
@@ -192,19 +196,19 @@ def test_a_finalizer_keeps_an_evicted_pod_readable(
 def test_kill_deletes_the_pod(
     make_task: Callable[..., Task], start: Callable[[Task], Future[object]]
 ) -> None:
-    task = make_task("trap 'exit 0' TERM; while true; do sleep 0.2; done")
+    task = make_task("trap 'exit 0' TERM; echo ready; while true; do sleep 0.2; done")
     future = start(task)
-    task.wait_running()
+    task.wait_ready()
     task.operator.on_kill()
     with contextlib.suppress(client.ApiException):  # `execute` returns None or finds the pod gone
-        future.result(timeout=60)
+        future.result(timeout=240)
     assert all(pod.metadata.deletion_timestamp for pod in task.pods())
 
 
 def test_a_second_attempt_takes_over_the_first_one_s_pod(
     make_task: Callable[..., Task], api: client.CoreV1Api
 ) -> None:
-    task = make_task("sleep 5")
+    task = make_task("sleep 15")  # one that has ended is not taken over
     first = task.operator.build_pod_request_obj(task.context)
     api.create_namespaced_pod(first.metadata.namespace, first)
     task.ti.try_number = 2

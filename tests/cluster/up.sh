@@ -19,7 +19,7 @@ setsid unshare --net --mount --pid --fork --kill-child --mount-proc \
 outer=$!
 while [[ ! -e $STATE/ready ]]; do
   if ! kill -0 "$outer" 2>/dev/null; then
-    tail -5 "$STATE/box.log" >&2
+    tail -n 5 "$STATE"/logs/*.log "$STATE/box.log" >&2 || true
     refuse "it did not start; logs are in $STATE/logs"
   fi
   [[ -s $STATE/box.pid ]] || pgrep --parent "$outer" >"$STATE/box.pid" || true

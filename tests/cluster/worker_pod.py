@@ -16,7 +16,11 @@ from tests.worker.prepared import QUICK, SHARD, Prepared
 PROJECT = Path(__file__).parents[2]
 ENGINE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker")
 GRACE_S = 30
-DRAIN = {"SHARDLINE_DRAIN_S": "20", "SHARDLINE_STALL_S": "60"}
+DRAIN = {
+    "SHARDLINE_DRAIN_S": "20",
+    "SHARDLINE_STALL_S": "60",
+    "SHARDLINE_STORE_PATIENCE_S": "60",  # the store is a process of the same busy machine
+}
 
 
 def worker_pod(

@@ -44,6 +44,17 @@ def test_the_port_of_the_last_start_is_taken_again(home):
     assert home.choose_port(None) == port
 
 
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@pytest.mark.skipif(not EPHEMERAL.exists(), reason="this system does not say which ports it gives")
+def test_a_free_port_is_none_that_the_system_gives_to_connections():
+    first = int(EPHEMERAL.read_text().split()[0])
+    if first < 32_768:
+        pytest.skip("this machine gives nearly all of its ports to connections")
+    assert max(free_port() for _ in range(20)) < first
+
+
 def test_a_port_that_is_taken_by_now_is_replaced(home, taken_port):
     (home.folder / "port").write_text(str(taken_port))
     assert home.choose_port(None) not in (taken_port, None)

@@ -21,6 +21,7 @@ from pathlib import Path
 from deploy.embedded.errors import StackError
 
 DEFAULT_PORT = 8080
+_FIRST_PORT, _PORTS = 20_000, 10_000  # Linux hands out 32768 and above, macOS 49152
 OUTSIDE = "-folder"  # ends the names of files that say where a folder outside is
 # sun_path holds 104 bytes on macOS and 108 on Linux, with the closing zero and the socket's name.
 MAX_SOCKET_FOLDER_BYTES = 103 - len("/.s.PGSQL.5432")
@@ -145,9 +146,13 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
+    """A free port below those that the system hands out by itself.
+
+    One of these may be the near end of somebody's connection before the server listens that it is for.
+    """
+    while not is_free(port := _FIRST_PORT + secrets.randbelow(_PORTS)):
+        pass
+    return port
 
 
 def _is_open_to_all(folder: Path) -> bool:

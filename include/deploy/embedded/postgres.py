@@ -4,6 +4,7 @@ Only its programs are used. Its Python side waits ten seconds for a start, takes
 with the recorded pid for its server, and opens every folder above the data for everybody.
 """
 
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -73,7 +74,8 @@ class Postgres:
             pid = self.pid
             if pid is None:
                 return
-            os.kill(pid, kind)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, kind)
             deadline = time.monotonic() + timeout_s
             while self.pid is not None and time.monotonic() < deadline:
                 time.sleep(0.05)

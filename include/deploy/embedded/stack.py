@@ -25,7 +25,7 @@ from deploy.embedded.postgres import Postgres
 from shardline.runners.gpu.settings import GpuSettings
 
 HEALTH_TIMEOUT_S = 300.0  # a busy machine of two cores took 120
-DAGS_TIMEOUT_S = 180.0
+DAGS_TIMEOUT_S = 300.0
 COMPONENTS = {
     "api-server": [],
     # Task logs are read from the same disk: two servers for them are 270 MB and two ports saved.

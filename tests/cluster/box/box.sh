@@ -11,11 +11,15 @@ ln -sf "$BIN" "$STATE/bin/kubeall"
 ln -sf "$BIN" "$STATE/bin/kubectl"
 PATH=$STATE/bin:$PATH
 
-start() { # NAME COMMAND...
+start() { # NAME COMMAND...; again when it ends: most give up where the machine stands still for 10 s
   local name=$1
   shift
-  "$@" >"$logs/$name.log" 2>&1 &
-  echo $! >"$STATE/$name.pid"      # a pid of the box, for commands started by run.sh
+  while true; do
+    "$@" >>"$logs/$name.log" 2>&1 &
+    echo $! >"$STATE/$name.pid"    # a pid of the box, for commands started by run.sh
+    wait $! || echo "$name ended with $?, and is started again" >>"$logs/$name.log"
+    sleep 1
+  done &
 }
 wait_for() { # WHAT COMMAND...
   local what=$1 limit=$((SECONDS + 180))
@@ -27,9 +31,10 @@ wait_for() { # WHAT COMMAND...
   echo "[${SECONDS} s] $what"
 }
 
+has_port() { true <"/dev/tcp/127.0.0.1/$1"; }
 has_gpus() {
   local path='{.status.allocatable.nvidia\.com/gpu}'
-  [[ $(kubectl get node "$NODE" --output "jsonpath=$path") == "$GPUS" ]]
+  [[ $(kubectl --request-timeout=20s get node "$NODE" --output "jsonpath=$path") == "$GPUS" ]]
 }
 
 for dir in "${BOX_DIRS[@]}"; do
@@ -74,11 +79,12 @@ state = "/run/containerd/state"
 TOML
 export CONTAINERD_NAMESPACE=k8s.io
 start containerd containerd --config "$STATE/containerd.toml"
-wait_for containerd ctr version
+wait_for containerd ctr --timeout=20s version
 "$here/images.sh"
 
 # ---- control plane ----
 start etcd kubeall etcd "$STATE/etcd" 2379 2380
+wait_for etcd has_port 2379          # the API server looks for it for 20 s only
 start apiserver kubeall kube-apiserver \
   --etcd-servers=http://127.0.0.1:2379 --allow-privileged=true \
   --bind-address=127.0.0.1 --secure-port="$API_PORT" --advertise-address="$NODE_IP" \
@@ -90,7 +96,7 @@ start apiserver kubeall kube-apiserver \
   --service-account-key-file="$STATE/key.pub" --service-account-signing-key-file="$STATE/key.pem" \
   --kubelet-client-certificate="$STATE/cert.pem" --kubelet-client-key="$STATE/key.pem" \
   --kubelet-preferred-address-types=InternalIP
-wait_for "API server" kubectl get --raw /readyz
+wait_for "API server" kubectl --request-timeout=20s get --raw /readyz
 for program in controller-manager scheduler; do
   config=$STATE/kubeconfigs/$program
   options=(--leader-elect=false --bind-address=127.0.0.1 --kube-api-qps=500 --kube-api-burst=500
@@ -107,7 +113,7 @@ done
 # ---- node ----
 start kubelet "$here/kubelet.sh"
 wait_for node kubectl wait --for=condition=Ready "node/$NODE" --timeout=120s
-wait_for "default service account" kubectl get serviceaccount default
+wait_for "default service account" kubectl --request-timeout=20s get serviceaccount default
 start fakegpu "$PYTHON" "$CLUSTER/fakegpu.py" "$GPUS"
 wait_for "$GPUS GPUs" has_gpus
 

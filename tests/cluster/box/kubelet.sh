@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The node: run the kubelet in the cluster's box. Started by box.sh, and by a test that killed it.
-# For a node that is lost but may come back, stop and continue it instead, by STATE/kubelet.pid.
+# The node: run the kubelet in the cluster's box. Started by box.sh, again a second after its end.
+# For a node that is lost but may come back, stop and continue it, by STATE/kubelet.pid.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../settings.sh"
 
