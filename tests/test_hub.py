@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,20 @@ def test_a_hub_that_goes_away_while_it_gives_is_no_missing_model(hub: Hub, tmp_p
     with pytest.raises(StoreUnavailable):
         hub_folder("org/open", COMMIT, tmp_path / "hub")
     hub.refused_files = ()
+    assert (hub_folder("org/open", COMMIT, tmp_path / "hub") / "model.safetensors").exists()
+
+
+def test_a_chunk_storage_that_is_away_is_no_missing_model(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most models lie there; its library has a word of its own for a network that fails."""
+    monkeypatch.setenv("HF_XET_CLIENT_RETRY_MAX_ATTEMPTS", "1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = f"http://127.0.0.1:{server.getsockname()[1]}"
+    hub.elsewhere = {"model.safetensors": nobody}
+    with pytest.raises(StoreUnavailable, match="org/open"):
+        hub_folder("org/open", COMMIT, tmp_path / "hub")
+    hub.elsewhere = {}
     assert (hub_folder("org/open", COMMIT, tmp_path / "hub") / "model.safetensors").exists()
 
 

@@ -132,7 +132,6 @@ def _translated(model: str, revision: str) -> Iterator[None]:
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
-        LocalEntryNotFoundError,
         OfflineModeIsEnabled,
     )
 
@@ -151,11 +150,14 @@ def _translated(model: str, revision: str) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         raise _refused(error, model, revision) from error
-    except LocalEntryNotFoundError as error:  # it could not fetch, and says so of the disk
-        raise StoreUnavailable(f"{what}: the hub did not give all files") from error
-    except (HFValidationError, OSError, ValueError) as error:
+    except (OSError, RuntimeError) as error:
         if getattr(error, "errno", None):  # the disk, not the hub
             raise SickMachine(f"{what}: {first_line(error)}") from error
+        # a network that failed under the hub's library (OSError), or under its own for chunks (RuntimeError)
+        raise StoreUnavailable(
+            f"{what}: the hub did not give all files ({first_line(error)})"
+        ) from error
+    except (HFValidationError, ValueError) as error:
         raise ModelNotFound(
             f"{what}: the hub does not give it ({first_line(error)}); check the name, or give a"
             " folder as ./path or /path"
