@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from shardline.errors import StoreRefused
+from shardline.errors import ObjectNotFound, StoreRefused
 from shardline.reasons import DeadLetterReason, PodOutcome
 from shardline.runners.retry import Decision, Outcome, Verdict, decide
 from shardline.runners.shard import ShardOutcome, infer_shard, read_history
@@ -60,6 +60,8 @@ def waits_for_keys(run: Callable[..., None]) -> Callable[..., None]:
         is_refused = False
         try:
             run(self, context, **kwargs)
+        except ObjectNotFound:  # a StoreRefused that no keys bring back
+            raise
         except StoreRefused as error:
             is_refused, why = True, f"asked with Airflow's keys: {error}"
             end_without_attempt(self.shard, PodOutcome.STORE_REFUSED, why, context)

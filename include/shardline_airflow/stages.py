@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from shardline.errors import (
     Cancelled,
     JobNotReady,
+    ObjectNotFound,
     PermanentError,
     SickMachine,
     StoreRefused,
@@ -72,6 +73,8 @@ def sits_out(stage: Callable[P, T]) -> Callable[P, T]:
             began = time.monotonic()
             try:
                 return stage(*args, **kwargs)
+            except ObjectNotFound:  # a StoreRefused that no waiting brings back
+                raise
             except (StoreUnavailable, StoreRefused) as error:
                 # where it has worked in between, it is another outage
                 if outage is None or time.monotonic() - began > PATIENCE_S:

@@ -131,6 +131,18 @@ def test_a_store_that_refuses_airflow_s_own_keys_is_asked_again_for_a_while(
     task.execute(context)
 
 
+def test_an_object_that_is_gone_is_no_refused_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plan = small_job(tmp_path, make_rows(2))
+    monkeypatch.setenv("SHARDLINE_ROOT", store.uri)
+    store.delete(plan.layout.shard_table)
+    context = Tries().context(SHARD_RETRIES["retries"])
+    context["params"] = {"job_id": plan.job_id, "generation": 1}
+    with pytest.raises(GivenUp, match=r"shards\.parquet: no such object"):
+        InferShard(task_id="infer_shard", number=0).execute(context)
+
+
 @pytest.mark.slow
 def test_a_task_told_to_stop_drains_its_worker_and_the_next_try_goes_on_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

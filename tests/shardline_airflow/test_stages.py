@@ -11,6 +11,7 @@ from shardline.disk import local_disk
 from shardline.errors import SickMachine, StoreUnavailable
 from shardline.store import Store, open_store
 from shardline_airflow import stages
+from shardline_airflow.retries import GivenUp
 from tests.factories import make_rows
 from tests.results.answers import small_job
 
@@ -39,6 +40,7 @@ def job_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     store, plan = small_job(tmp_path, make_rows(3), shards__max_requests=1)
     monkeypatch.setenv("SHARDLINE_ROOT", store.uri)
     monkeypatch.setattr("shardline_airflow.buckets.open_store", Away)
+    monkeypatch.setattr(Away, "left", 0)
     monkeypatch.setattr("shardline.patience._LONGEST_PAUSE_S", 0.001)
     return plan.job_id
 
@@ -64,6 +66,17 @@ def test_an_outage_that_does_not_end_is_left_to_airflow(
     with pytest.raises(StoreUnavailable):
         stages.unfinished_shards(job_id, 0, 3, 1)
     assert 0 < Away.left < 1_000
+
+
+def test_an_object_that_is_gone_is_not_waited_for(
+    job_id: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardline_airflow.stages.PATIENCE_S", 0.05)
+    store, plan = stages.open_job(job_id)
+    store.delete(plan.layout.shard_table)
+    with pytest.raises(GivenUp, match="no such object"):
+        stages.unfinished_shards(job_id, 0, 3, 1)
+    assert "waiting for it" not in caplog.text
 
 
 def test_each_outage_of_a_stage_that_works_in_between_is_sat_out_for_as_long(
