@@ -33,14 +33,12 @@ from kubernetes.client import CoreV1Api
 from kubernetes.config import ConfigException
 
 from shardline.errors import Cancelled, WrongInput
-from shardline.reasons import PodOutcome
 from shardline.runners.generations import is_cancelled
 from shardline.runners.gpu.facts import CONTAINER, PodFacts, read_facts
 from shardline.runners.gpu.outcomes import Stop, look
 from shardline.runners.gpu.settings import read_gpu_settings
 from shardline_airflow.infer_operator import (
     attempts_before,
-    count_anew,
     end_task,
     end_without_attempt,
     name_unread,
@@ -112,7 +110,7 @@ class InferShardOnGpu(KubernetesPodOperator):
         facts = read_facts(pod)
         self._sent = (pods.api, facts)
         now = pods.api.now()
-        self._go_on(context, pods, pod, look(facts, now, now, self._patience))
+        self._go_on(pods, pod, look(facts, now, now, self._patience))
 
     @gives_up
     @waits_for_keys
@@ -123,7 +121,7 @@ class InferShardOnGpu(KubernetesPodOperator):
         pod = pods.api.read(event["name"])
         if pod is None or attempt_of(pod) != event["attempt"]:
             facts = msgspec.convert(event["facts"], PodFacts | None)
-            self._end(context, pods, facts, Stop.GONE, event["attempt"])
+            self._end(pods, facts, Stop.GONE, event["attempt"])
             return
         facts, now = read_facts(pod), pods.api.now()
         stop = look(facts, now, now, self._patience)
@@ -131,7 +129,7 @@ class InferShardOnGpu(KubernetesPodOperator):
             stop = Stop.CANCELLED
         if stop is None and event["stop"] == Stop.LOST:  # it may have come back meanwhile
             stop = look(facts, now, pods.heard_at(event["attempt"]), self._patience)
-        self._go_on(context, pods, pod, stop)
+        self._go_on(pods, pod, stop)
 
     def on_kill(self) -> None:
         """Delete the pod: the task was ended while it ran. Rows are safe, the worker drains."""
@@ -188,11 +186,11 @@ class InferShardOnGpu(KubernetesPodOperator):
             self.on_kill()
             raise TryAgain(f"{pods.shard}: told to stop", 0.0)
 
-    def _go_on(self, context: Any, pods: ShardPods, pod: dict[str, Any], stop: Stop | None) -> None:
+    def _go_on(self, pods: ShardPods, pod: dict[str, Any], stop: Stop | None) -> None:
         if stop is None:
             self._wait(pods, pod)
         else:
-            self._end(context, pods, read_facts(pod), stop, attempt_of(pod))
+            self._end(pods, read_facts(pod), stop, attempt_of(pod))
 
     def _wait(self, pods: ShardPods, pod: dict[str, Any]) -> None:
         self._sent = (pods.api, read_facts(pod))
@@ -213,10 +211,7 @@ class InferShardOnGpu(KubernetesPodOperator):
         )
         self.defer(trigger=trigger, method_name="trigger_reentry")
 
-    def _end(
-        self, context: Any, pods: ShardPods, facts: PodFacts | None, stop: Stop, attempt: str
-    ) -> None:
-        count_anew(PodOutcome.CONTROL_PLANE, context)
+    def _end(self, pods: ShardPods, facts: PodFacts | None, stop: Stop, attempt: str) -> None:
         pods.show_log(facts, attempt)
         outcome = pods.close(facts, stop, attempt)
         end_task(pods.shard, pods.decide(outcome, self._before, facts))

@@ -57,17 +57,13 @@ def waits_for_keys(run: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(run)
     def guarded(self: Any, context: Any, **kwargs: Any) -> None:
-        is_refused = False
         try:
             run(self, context, **kwargs)
         except ObjectNotFound:  # a StoreRefused that no keys bring back
             raise
         except StoreRefused as error:
-            is_refused, why = True, f"asked with Airflow's keys: {error}"
+            why = f"asked with Airflow's keys: {error}"
             end_without_attempt(self.shard, PodOutcome.STORE_REFUSED, why, context)
-        finally:
-            if not is_refused:
-                count_anew(PodOutcome.STORE_REFUSED, context)
 
     return guarded
 
@@ -75,26 +71,18 @@ def waits_for_keys(run: Callable[..., None]) -> Callable[..., None]:
 def end_without_attempt(shard: str, outcome: PodOutcome, why: str, context: Any) -> None:
     """End a try of the task that came to no attempt, so that no record counts it.
 
-    Counted are such tries in a row, in the task's own state.
+    Counted are such tries in a row, in the task's own state: it names the last of them, so that another
+    one in between has nothing to forget, and asks Airflow for nothing.
 
     Raises:
         TryAgain, GivenUp: as `end_task`.
     """
-    kept, key = context["task_state_store"], _key(outcome, context)
-    n = int(kept.get(key) or 0) + 1
-    kept.set(key, n)
+    ti, kept = context["ti"], context["task_state_store"]
+    key = f"{outcome}-in-a-row/{ti.max_tries}"
+    n, last = kept.get(key) or (0, 0)
+    n = n + 1 if ti.try_number - last <= 1 else 1
+    kept.set(key, [n, ti.try_number])
     end_task(shard, decide([Outcome(None, False, why, outcome)] * n, random.random()))  # noqa: S311
-
-
-def count_anew(outcome: PodOutcome, context: Any) -> None:
-    """Forget such tries: this one was not."""
-    kept, key = context["task_state_store"], _key(outcome, context)
-    if kept.get(key):
-        kept.set(key, 0)
-
-
-def _key(outcome: PodOutcome, context: Any) -> str:
-    return f"{outcome}/{context['ti'].max_tries}"
 
 
 class InferShard(BaseOperator):

@@ -575,6 +575,22 @@ def test_keys_that_are_mended_within_minutes_cost_the_shard_nothing(
     assert task.run() is None
 
 
+class Away(Kept):
+    """The task's state while Airflow does not answer."""
+
+    def get(self, *_: Any) -> Any:
+        raise ConnectionError("Airflow is away")
+
+
+@pytest.mark.parametrize(("code", "end"), [(65, GivenUp), (75, TryAgain)])
+def test_an_end_is_kept_where_airflow_does_not_answer_just_then(
+    task: ShardTask, code: int, end: type[TaskEnded]
+) -> None:
+    task.kept = Away()
+    task.cluster.fate = lambda pod: pod.end(code)
+    assert isinstance(task.run(), end)
+
+
 @pytest.mark.protocol(12)
 def test_keys_that_nobody_mends_have_an_end(task: ShardTask, refusing: type[Refusing]) -> None:
     endings = [task.run() for _ in range(MAX_BRIEF + 1)]

@@ -56,7 +56,7 @@ class Tries:
         self.kept: dict[str, Any] = {}
 
     def context(self, max_tries: int) -> dict[str, Any]:
-        ti = type("Ti", (), {"max_tries": max_tries})
+        ti = type("Ti", (), {"max_tries": max_tries, "try_number": 1})
         store = type("Kept", (), {"get": self.kept.get, "set": self.kept.__setitem__})
         return {"ti": ti, "task_state_store": store}
 
