@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from shardline.attempts import read_attempts
 from shardline.cli.run_shards import ShardLoop, Stopper
 from shardline.cli.screen import Screen
-from shardline.errors import JobNotReady, StoreRefused, StoreUnavailable
+from shardline.errors import JobNotReady, StoreRefused, StoreUnavailable, WrongInput
 from shardline.plan import Plan, timestamp
 from shardline.reasons import ExitCode
 from shardline.rows import Progress
@@ -20,6 +21,7 @@ from shardline.runners.generations import (
     current_generation,
     open_generation,
 )
+from shardline.runners.retry import MAX_FREE
 from shardline.shards.manifest import read_shards
 from shardline.store import ObjectInfo, Store, open_store
 from tests.factories import make_rows
@@ -42,6 +44,21 @@ def test_workers_that_the_store_refuses_end_the_job_before_anything_is_settled(
     ):
         ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
     assert not list(store.list(plan.layout.results_prefix))
+
+
+@pytest.mark.protocol(14)
+def test_no_shard_is_tried_again_once_nothing_can_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plan = small_job(tmp_path, make_rows(2), shards__max_requests=1)
+    first, second = (entry.shard for entry in read_shards(store, plan))
+    code = f"import os, sys; os._exit(65 if {first!r} in sys.orig_argv else 69)"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("shardline.runners.retry._DELAY_S", 0.0)
+    with Stopper() as stopper, pytest.raises(WrongInput, match="it cannot be run as it is"):
+        ShardLoop(store, plan, Screen(is_silent=True), stopper, 2).run()
+    assert len(read_attempts(store, plan.layout, second)) < MAX_FREE
 
 
 class Unsteady(Store):
@@ -104,8 +121,9 @@ def test_a_job_whose_workers_live_elsewhere_is_not_run_beside_them(
     speak(store, plan, shard, "running", age_s=20)
     with pytest.raises(
         JobNotReady, match=rf"{owner} runs it; a worker on {shard} was heard of [2-9]\d s"
-    ):
+    ) as refusal:
         run()
+    assert f"shardline cancel {plan.job_id} --root {store.uri}" in str(refusal.value)
     assert current_generation(store, plan.job_id) == generation
     cancel_generation(store, plan.job_id, generation)
     assert run() == generation + 1

@@ -155,7 +155,7 @@ class ShardLoop:
         last = min(running, key=lambda worker: worker.age_s)
         raise JobNotReady(
             f"job {job_id}: {owner} runs it; a worker on {last.shard} was heard of {last.age_s:.0f} s"
-            f" ago. Wait for it, or stop it first: shardline cancel {job_id}"
+            f" ago. Wait for it, or stop it first: shardline cancel {job_id}{root_option(self.store)}"
         )
 
     def _run_wave(self, shards: list[ShardEntry], bar: RowBar) -> None:
@@ -183,8 +183,11 @@ class ShardLoop:
             self._note_end(running.pop(future), future.result(), status)
 
     def _next(self, waiting: Iterator[ShardEntry]) -> ShardEntry | None:
-        is_over = self.brake is not None or self.hopeless is not None or self.stopper.asked.is_set()
-        return None if is_over else next(waiting, None)
+        return None if self._is_over else next(waiting, None)
+
+    @property
+    def _is_over(self) -> bool:
+        return self.brake is not None or self.hopeless is not None or self.stopper.asked.is_set()
 
     def _run_shard(self, entry: ShardEntry) -> ShardOutcome:
         """Attempts on one shard until it is done, dead or told to stop."""
@@ -205,7 +208,7 @@ class ShardLoop:
             self.screen.say(
                 f"shard {entry.shard}: {decision.reason}; again in {decision.delay_s:.0f} s"
             )
-            if self.stopper.asked.wait(decision.delay_s) or self.brake is not None:
+            if self.stopper.asked.wait(decision.delay_s) or self._is_over:
                 return outcome
 
     def _note_end(self, entry: ShardEntry, outcome: ShardOutcome, status: JobStatus) -> None:
