@@ -73,6 +73,7 @@ def run_waves(job_id: str, context: Any) -> int:
     return generation
 
 
+@gives_up
 @sits_out
 def wait_for_waves(
     job_id: str, generation: int, pause: Callable[[float], None] = time.sleep

@@ -28,6 +28,7 @@ from shardline.runners.waves import (
 from shardline.shards.manifest import read_manifest, read_shards
 from shardline.status.read import StatusReader
 from shardline.store import ObjectInfo, Store, open_store
+from shardline_airflow.retries import GivenUp
 from shardline_airflow.runs import DagRuns
 from shardline_airflow.wave_operator import (
     LOCAL_SLOTS,
@@ -277,6 +278,14 @@ def test_nothing_is_settled_while_a_wave_runs_again(
     assert len(waited) == 2
     wait_for_waves(job.plan.job_id, 2, pause=waited.append)
     assert len(waited) == 2
+
+
+def test_a_wait_that_nothing_can_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path))
+    with pytest.raises(GivenUp, match="not planned below"):
+        wait_for_waves("gone-all-00000000", 1)
 
 
 def test_a_wave_is_at_most_as_large_as_airflow_maps() -> None:
