@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shardline.attempts import read_attempts
+from shardline.attempts import new_attempt, read_attempts
 from shardline.cli.run_shards import ShardLoop, Stopper
 from shardline.cli.screen import Screen
 from shardline.errors import JobNotReady, StoreRefused, StoreUnavailable, WrongInput
@@ -22,6 +22,7 @@ from shardline.runners.generations import (
     open_generation,
 )
 from shardline.runners.retry import MAX_FREE
+from shardline.runners.shard import close_record
 from shardline.shards.manifest import read_shards
 from shardline.store import ObjectInfo, Store, open_store
 from tests.factories import make_rows
@@ -130,7 +131,28 @@ def test_a_job_whose_workers_live_elsewhere_is_not_run_beside_them(
 
 
 @pytest.mark.protocol(21)
-@pytest.mark.parametrize(("state", "age_s"), [("ended", 1), ("running", 400)])
+def test_a_job_whose_workers_elsewhere_start_for_long_is_not_run_beside_them(
+    tmp_path: Path,
+) -> None:
+    """They say nothing while they fetch a model of 100 GB, or compile."""
+    store, plan = small_job(tmp_path, make_rows(2), shards__max_requests=1)
+    open_generation(store, plan.job_id, "airflow:batch_inference:manual__1:2", lambda _: False)
+    shard = read_shards(store, plan)[0].shard
+    speak(store, plan, shard, "starting", age_s=1_500)
+
+    def run() -> int:
+        with Stopper() as stopper:
+            return ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
+
+    with pytest.raises(JobNotReady, match=r"was heard of 1[56]\d\d s"):
+        run()
+    # killed while it started, and somebody saw it
+    close_record(store, plan, new_attempt("a", shard, 1), code=137)
+    assert run() == 2
+
+
+@pytest.mark.protocol(21)
+@pytest.mark.parametrize(("state", "age_s"), [("ended", 1), ("running", 400), ("starting", 1_900)])
 def test_a_job_whose_workers_elsewhere_are_gone_goes_on(
     tmp_path: Path, state: str, age_s: float
 ) -> None:

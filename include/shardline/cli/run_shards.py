@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
+from shardline.attempts import read_attempt
 from shardline.cli.boundary import Stopped
 from shardline.cli.summary import root_option
 from shardline.errors import (
@@ -40,12 +41,13 @@ from shardline.runners.shard import ShardOutcome, infer_shard
 from shardline.runners.waves import Brake, DeathClass, ShardEnd, death_of, find_brake, plan_waves
 from shardline.segments import done_shards
 from shardline.shards.manifest import read_manifest, read_shards
+from shardline.status.fold import age_s
 from shardline.status.read import StatusReader
 
 if TYPE_CHECKING:
     from shardline.cli.screen import RowBar, Screen
     from shardline.plan import Plan
-    from shardline.rows import ShardEntry
+    from shardline.rows import Progress, ShardEntry
     from shardline.runners.local import LocalWorker
     from shardline.status.fold import JobStatus
     from shardline.store import Store
@@ -150,13 +152,27 @@ class ShardLoop:
         if not current or is_cancelled(self.store, job_id, current):
             return
         owner = read_generation(self.store, job_id, current).run_id
-        if _is_of_this_machine(owner) or not (running := self._read_status().running):
+        if _is_of_this_machine(owner):
             return
-        last = min(running, key=lambda worker: worker.age_s)
+        self._read_status()
+        now = _now()
+        words = sorted(self.reader.may_live(now), key=lambda word: age_s(word, now))
+        last = next((word for word in words if not self._is_closed(word)), None)
+        if last is None:
+            return
         raise JobNotReady(
-            f"job {job_id}: {owner} runs it; a worker on {last.shard} was heard of {last.age_s:.0f} s"
-            f" ago. Wait for it, or stop it first: shardline cancel {job_id}{root_option(self.store)}"
+            f"job {job_id}: {owner} runs it; a worker on {last.shard} was heard of"
+            f" {age_s(last, now):.0f} s ago. Wait for it, or stop it first:"
+            f" shardline cancel {job_id}{root_option(self.store)}"
         )
+
+    def _is_closed(self, word: Progress) -> bool:
+        """Whether somebody saw the worker end, which could not say so itself."""
+        found = outlast(
+            lambda: read_attempt(self.store, self.plan.layout, word.shard, word.attempt),
+            self.stopper.asked,
+        )
+        return found is not None and found.ended_at is not None
 
     def _run_wave(self, shards: list[ShardEntry], bar: RowBar) -> None:
         waiting = iter(shards)

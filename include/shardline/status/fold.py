@@ -18,6 +18,9 @@ from shardline.status.words import count_text, duration_text, rate_text
 
 STALE_S = 300.0
 """A worker speaks at every segment, so at least once a minute; five silent minutes are a lost one."""
+STARTING_S = 1_800.0
+"""A worker that fetches its model, or starts its engine, is silent for as long as that may take by default
+(SHARDLINE_ENGINE_START_S)."""
 STARTING, ENDED = "starting", "ended"
 
 
@@ -161,7 +164,19 @@ def fold_status(
 
 def is_live(progress: Progress, now: datetime) -> bool:
     """Whether its worker has not ended and spoke in the last five minutes."""
-    return progress.state != ENDED and _age_s(progress, now) <= STALE_S
+    return progress.state != ENDED and age_s(progress, now) <= STALE_S
+
+
+def may_live(progress: Progress, now: datetime) -> bool:
+    """The same for who must be sure that it does not: it may start for long, too."""
+    is_starting = progress.state == STARTING and age_s(progress, now) <= STARTING_S
+    return is_starting or is_live(progress, now)
+
+
+def age_s(progress: Progress, now: datetime) -> float:
+    """Seconds since its worker spoke."""
+    # another machine's clock may be ahead of ours
+    return max(0.0, (now - datetime.fromisoformat(progress.at)).total_seconds())
 
 
 def _state(
@@ -190,7 +205,7 @@ def _worker(p: Progress, now: datetime) -> WorkerStatus:
         shard=p.shard,
         attempt=p.attempt,
         state=p.state,
-        age_s=_age_s(p, now),
+        age_s=age_s(p, now),
         rows_done=p.rows_done,
         rows_total=p.rows_total,
         rows_dead=p.rows_dead,
@@ -199,8 +214,3 @@ def _worker(p: Progress, now: datetime) -> WorkerStatus:
         completion_tokens_per_s=p.completion_tokens_per_s,
         metrics=p.metrics,
     )
-
-
-def _age_s(progress: Progress, now: datetime) -> float:
-    # another machine's clock may be ahead of ours
-    return max(0.0, (now - datetime.fromisoformat(progress.at)).total_seconds())

@@ -15,7 +15,7 @@ from shardline.layout import shard_of
 from shardline.plan import Plan
 from shardline.rows import Progress, ShardEntry
 from shardline.segments import done_shards
-from shardline.status.fold import JobStatus, fold_status
+from shardline.status.fold import JobStatus, fold_status, may_live
 from shardline.store import ObjectInfo, Store
 
 _ENDED_PER_READ = 256
@@ -44,6 +44,11 @@ class StatusReader:
         self._fetch(spoken)
         words = [p for _, p in self._seen.values()]
         return fold_status(self._plan.job_id, self._shards, self.done, words, now)
+
+    def may_live(self, now: datetime) -> list[Progress]:
+        """The last words of workers that may be at work on a shard, as of the last read."""
+        words = (p for _, p in self._seen.values())
+        return [p for p in words if p.shard not in self.done and may_live(p, now)]
 
     def _fetch(self, spoken: list[ObjectInfo]) -> None:
         ended = 0
