@@ -27,6 +27,8 @@ class HubModel:
     commit: str = COMMIT
     branches: tuple[str, ...] = ("main",)
     is_gated: bool = False
+    sizes: dict[str, int] = field(default_factory=dict)
+    """What it says of files that have another length."""
 
 
 @dataclass
@@ -102,8 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
                 "rfilename": file,
                 "path": file,
                 "type": "file",
-                "oid": _oid(content),
-                "size": len(content),
+                "oid": git_sha1(content),
+                "blobId": git_sha1(content),
+                "size": model.sizes.get(file, len(content)),
             }
             for file, content in model.files.items()
         ]
@@ -128,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET" and self.shared.spoiled[file]:
             self.shared.spoiled[file] -= 1
             body = bytes(len(content))
-        headers = {"ETag": f'"{_oid(content)}"', "X-Repo-Commit": model.commit}
+        headers = {"ETag": f'"{git_sha1(content)}"', "X-Repo-Commit": model.commit}
         if file in self.shared.elsewhere:
             headers |= {"X-Xet-Hash": "a" * 64}
             headers |= {"X-Xet-Refresh-Route": f"{self.shared.url}/xet-key/{file}"}
@@ -150,5 +153,5 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _oid(content: bytes) -> str:
+def git_sha1(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from shardline.job_blocks import EngineBlock
 from shardline.runners.gpu.check import check_gpu_job
 from shardline.weights.cache import local_model_folder
 from tests.factories import make_job, make_rows, write_corpus
-from tests.hub_server import COMMIT, TOKEN, Hub, HubModel, hub_server
+from tests.hub_server import COMMIT, TOKEN, Hub, HubModel, git_sha1, hub_server
 
 FILES = {"config.json": b"{}", "model.safetensors": b"\2" * 100, "pytorch_model.bin": b"\1" * 100}
 JOB = """
@@ -152,6 +153,28 @@ def test_a_chunk_storage_that_is_away_is_no_missing_model(
         hub_folder("org/open", COMMIT, tmp_path / "hub")
     hub.elsewhere = {}
     assert (hub_folder("org/open", COMMIT, tmp_path / "hub") / "model.safetensors").exists()
+
+
+def test_a_disk_that_is_too_small_is_found_before_the_first_byte(hub: Hub, tmp_path: Path) -> None:
+    hub.models["org/huge"] = HubModel(FILES, sizes={"model.safetensors": 1 << 50})
+    with pytest.raises(SickMachine, match=r"the model needs 1125899\.9 GB more, and .* free"):
+        hub_folder("org/huge", COMMIT, tmp_path)
+    assert not [asked for asked in hub.asked if "model.safetensors" in asked]
+
+
+def test_what_another_process_has_of_a_model_needs_no_more_room(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"\3" * 10_000
+    hub.models["org/some"] = HubModel({"config.json": content})
+    small = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=5_000))
+    monkeypatch.setattr("shardline.hub.shutil", small)
+    with pytest.raises(SickMachine, match="org--some"):
+        hub_folder("org/some", COMMIT, tmp_path)
+    part = tmp_path / "models--org--some" / "blobs" / f"{git_sha1(content)}.1234abcd.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(content)
+    assert (hub_folder("org/some", COMMIT, tmp_path) / "config.json").read_bytes() == content
 
 
 def test_a_model_that_is_whole_here_is_opened_without_the_hub(hub: Hub, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,16 @@ def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
         ModelNotFound, StoreUnavailable: as `hub_commit`.
         SickMachine: the disk is full, or fails.
     """
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils import disable_progress_bars, filter_repo_objects
 
     disable_progress_bars()  # they are made for a terminal; a pod's log wants lines
     with _translated(model, commit):
         api = _api()
         found = api.model_info(model, revision=commit, timeout=_TIMEOUT_S, files_metadata=True)
-        ignored = ignored_files([file.rfilename for file in found.siblings or ()])
+        files = found.siblings or ()
+        ignored = ignored_files([file.rfilename for file in files])
+        wanted = filter_repo_objects(files, ignore_patterns=list(ignored), key=_name_of)
+        _check_space(list(wanted), cached_hub_folder(model, commit, cache))
         log.info("weights %s at %s: fetching what is not yet here", model, commit[:12])
         folder = api.snapshot_download(
             model, revision=commit, cache_dir=cache, ignore_patterns=list(ignored)
@@ -100,6 +104,34 @@ def cached_hub_folder(model: str, commit: str, cache: Path | None) -> Path:
 
     folder: str = repo_folder_name(repo_id=model, repo_type="model")
     return Path(cache or constants.HF_HUB_CACHE).expanduser() / folder / "snapshots" / commit
+
+
+def _check_space(files: Sequence[Any], folder: Path) -> None:
+    """The hub's library only warns, and its own for chunks has no class for a disk that is full."""
+    missing = sum((file.size or 0) - _bytes_here(file, folder) for file in files)
+    free = shutil.disk_usage(next(path for path in folder.parents if path.exists())).free
+    if missing > free:
+        raise SickMachine(
+            f"{folder}: the model needs {missing / 1e9:.1f} GB more, and {free / 1e9:.1f} GB are "
+            "free on this disk"
+        )
+
+
+def _bytes_here(file: Any, folder: Path) -> int:
+    """What of a file is on the disk, also while another process fetches it."""
+    size = file.size or 0
+    if (folder / file.rfilename).exists():
+        return size
+    blob = file.lfs.sha256 if file.lfs else file.blob_id
+    here = 0
+    for part in (folder.parent.parent / "blobs").glob(f"{blob}*"):
+        with suppress(FileNotFoundError):  # it was named meanwhile
+            here += part.stat().st_blocks * 512
+    return min(size, here)
+
+
+def _name_of(file: Any) -> str:
+    return str(file.rfilename)
 
 
 def ignored_files(names: Sequence[str]) -> tuple[str, ...]:
