@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from shardline.attempts import new_attempt, read_attempts
+from shardline.cli.run_job import run_job
 from shardline.cli.run_shards import ShardLoop, Stopper
 from shardline.cli.screen import Screen
 from shardline.errors import JobNotReady, StoreRefused, StoreUnavailable, WrongInput
 from shardline.plan import Plan, timestamp
 from shardline.reasons import ExitCode
+from shardline.report.state import JobState
 from shardline.rows import Progress
 from shardline.runners.generations import (
     cancel_generation,
@@ -87,6 +89,29 @@ def test_an_outage_that_workers_sit_out_does_not_end_the_run(
         ShardLoop(store, plan, Screen(is_silent=True), stopper, 1).run()
     assert not store.refusals
     assert len(list(store.list(plan.layout.results_prefix))) == 2
+
+
+class AwayAtTheEnd(Store):
+    """The store of a folder that does not answer for a while when the results are to be settled."""
+
+    left = 3
+
+    def _do_create(self, path: str, content: bytes | Path) -> bool:
+        if path.endswith("settlement.json") and self.left:
+            self.left -= 1
+            raise ConnectionResetError("away for a moment")
+        return super()._do_create(path, content)
+
+
+@pytest.mark.protocol(11)
+def test_an_outage_after_the_last_shard_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, plan = small_job(tmp_path, make_rows(3))
+    monkeypatch.setattr("shardline.patience._LONGEST_PAUSE_S", 0.001)
+    store = AwayAtTheEnd(plain.uri, plain._objects, plain.folder)
+    assert run_job(store, plan, Screen(is_silent=True)).state is JobState.PUBLISHED
+    assert not store.left
 
 
 def test_a_run_that_is_told_to_stop_does_not_wait_for_a_store(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ SIGTERM or Ctrl-C the workers drain: they finish the rows that run, commit them,
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from shardline.cli.boundary import Stopped
 from shardline.cli.run_shards import ShardLoop, Stopper
 from shardline.errors import ReplayRefused, ShardlineError
+from shardline.patience import outlast
 from shardline.report.report_job import report_job
 from shardline.report.state import JobState, Standing, read_standing
 from shardline.results.publish import is_followed
@@ -108,23 +110,26 @@ def _prepare_replay(store: Store, plan: Plan, screen: Screen) -> None:
 
 
 def finish_job(store: Store, plan: Plan, screen: Screen, generation: int, *, force: bool) -> None:
-    """Results to a published table and its report; `check_outcome` has the last word."""
+    """Results to a published table and its report; `check_outcome` has the last word.
+
+    The shards may have run for days: an outage of the store is sat out, as Airflow's stages do.
+    """
     from shardline.results.merge import merge_shards
     from shardline.results.outcome import check_outcome
     from shardline.results.publish import publish_results
     from shardline.results.settle import settle_shards
     from shardline.results.validate import validate_results
 
-    with screen.step("settling shards"):
-        settle_shards(store, plan, generation=generation)
-    with screen.step("merging results with documents"):
-        merge_shards(store, plan)
-    with screen.step("validating"):
-        validate_results(store, plan)
-    with screen.step("publishing"):
-        publish_results(store, plan, force=force)
-    with screen.step("writing the report"):
-        report_job(store, plan)
+    stages: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("settling shards", lambda: settle_shards(store, plan, generation=generation)),
+        ("merging results with documents", lambda: merge_shards(store, plan)),
+        ("validating", lambda: validate_results(store, plan)),
+        ("publishing", lambda: publish_results(store, plan, force=force)),
+        ("writing the report", lambda: report_job(store, plan)),
+    )
+    for text, stage in stages:
+        with screen.step(text):
+            outlast(stage)  # what a stage has done it finds done
     found = check_outcome(store, plan).publication
     screen.say(
         f"job {plan.job_id}: published {count_text(found.rows, 'row')} to {found.table} "
