@@ -159,7 +159,7 @@ def test_a_job_whose_workers_live_elsewhere_is_not_run_beside_them(
 def test_a_job_whose_workers_elsewhere_start_for_long_is_not_run_beside_them(
     tmp_path: Path,
 ) -> None:
-    """They say nothing while they fetch a model of 100 GB, or compile."""
+    """They say nothing while they load weights and compile."""
     store, plan = small_job(tmp_path, make_rows(2), shards__max_requests=1)
     open_generation(store, plan.job_id, "airflow:batch_inference:manual__1:2", lambda _: False)
     shard = read_shards(store, plan)[0].shard

@@ -19,7 +19,7 @@ from shardline.status.words import count_text, duration_text, rate_text
 STALE_S = 300.0
 """A worker speaks at every segment, so at least once a minute; five silent minutes are a lost one."""
 STARTING_S = 1_800.0
-"""A worker that fetches its model, or starts its engine, is silent for as long as that may take by default
+"""A worker whose engine starts is silent for as long as that may take by default
 (SHARDLINE_ENGINE_START_S)."""
 STARTING, ENDED = "starting", "ended"
 
