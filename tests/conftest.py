@@ -1,12 +1,22 @@
-"""Run the files whose tests take longest first, so that processes that share the tests end together."""
+"""For all tests: an example of hypothesis may take long, and the longest files come first."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-# each takes three to six minutes, in one process
+# on machines of any speed
+settings.register_profile(
+    "any machine",
+    parent=settings(),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("any machine")
+
+# Each takes three to six minutes, in one process: processes that share the tests shall end together.
 _LONGEST = (
     "benchmarks/test_faults.py",
     "dags/test_real_airflow.py",

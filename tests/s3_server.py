@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,32 +34,49 @@ def s3_server(
 
     `host` is the one address of this machine where it listens: pods do not reach the default.
     """
-    port = port or free_port(host)
     own = Path(tempfile.mkdtemp(prefix="s3-"))
     folder = folder or own
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "s3.json").write_text(json.dumps(_identities()))
-    named = _flags(folder, host, port)
-    flags = [f"-{name}={value}" for name, value in named.items()]
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen([_weed(), "server", "-s3", *flags], stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + start_timeout_s
-        ready = [
-            lambda: answers(port, host),
-            lambda: has_volumes(named["master.port"], host),
-        ]
-        _wait(server, ready, folder / "server.log", deadline)
-        yield _client_environment(host, port)
+        server, port = _start(folder, host, port, start_timeout_s)
+        try:
+            yield _client_environment(host, port)
+        finally:
+            _end(server, is_kept=folder != own)
     finally:
-        _end(server, is_kept=folder != own)
         shutil.rmtree(own, ignore_errors=True)
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket() as s:
-        s.bind((host, 0))
-        return int(s.getsockname()[1])
+def _start(
+    folder: Path, host: str, wanted_port: int, timeout_s: float, tries: int = 3
+) -> tuple[subprocess.Popen[bytes], int]:
+    """A server that answers, and its port. What was free may be taken by now: others are tried."""
+    named = _flags(folder, host, wanted_port)
+    flags = [f"-{name}={value}" for name, value in named.items()]
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen([_weed(), "server", "-s3", *flags], stdout=log, stderr=log)
+    ready = [
+        lambda: answers(named["s3.port"], host),
+        lambda: has_volumes(named["master.port"], host),
+    ]
+    try:
+        _wait(server, ready, folder / "server.log", time.monotonic() + timeout_s)
+    except BaseException as error:
+        _end(server, is_kept=False)
+        if tries > 1 and isinstance(error, RuntimeError):
+            return _start(folder, host, wanted_port, timeout_s, tries - 1)
+        raise
+    return server, named["s3.port"]
+
+
+def free_ports(n: int, host: str = "127.0.0.1") -> list[int]:
+    """So many ports, no two of them the same: all are held until the last is chosen."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(n)]
+        for one in sockets:
+            one.bind((host, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
 
 
 def answers(port: int, host: str = "127.0.0.1") -> bool:
@@ -90,12 +107,13 @@ def _identities() -> dict[str, object]:
 
 
 def _flags(folder: Path, host: str, port: int) -> dict[str, Any]:
+    free = iter(free_ports(8, host))
     flags: dict[str, Any] = {
         "dir": folder,
         "ip": host,
         "ip.bind": host,
-        "s3.port": port,
-        "s3.port.grpc": free_port(host),
+        "s3.port": port or next(free),
+        "s3.port.grpc": next(free),
         "s3.port.lance": 0,  # else two servers at once fight for the ports of its catalogs
         "s3.port.iceberg": 0,
         "s3.config": folder / "s3.json",
@@ -105,7 +123,7 @@ def _flags(folder: Path, host: str, port: int) -> dict[str, Any]:
     }
     # A gRPC port defaults to its port + 10,000, which may not exist: name every port.
     for part in ("master", "volume", "filer"):
-        flags |= {f"{part}.port": free_port(host), f"{part}.port.grpc": free_port(host)}
+        flags |= {f"{part}.port": next(free), f"{part}.port.grpc": next(free)}
     return flags
 
 

@@ -22,7 +22,8 @@ OnPut = Callable[[str, bool], bool]
 class StoreProxy:
     """See the module. `port` is where it listens."""
 
-    def __init__(self, upstream_port: int) -> None:
+    def __init__(self, upstream_port: int, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._sleep = sleep
         self._upstream = ("127.0.0.1", upstream_port)
         self._listener = _listen(0)
         self.port = int(self._listener.getsockname()[1])
@@ -47,14 +48,14 @@ class StoreProxy:
     def hang(self, seconds: float) -> None:
         """Let nothing through for a while; connections stay open. Returns when it is over."""
         self._flows.clear()
-        time.sleep(seconds)
+        self._sleep(seconds)
         self._flows.set()
 
     def refuse(self, seconds: float) -> None:
         """Cut every connection and refuse new ones for a while. Returns when it is over."""
         _shut(self._listener)
         self._cut_all()
-        time.sleep(seconds)
+        self._sleep(seconds)
         self._listener = _listen(self.port)
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()

@@ -84,7 +84,7 @@ class Watched:
             self.killed_at = time.monotonic()
         return True
 
-    def orphans(self, within_s: float = 15.0) -> list[str]:
+    def orphans(self, within_s: float = 60.0) -> list[str]:
         """Processes that outlive their worker; they are ended then."""
         deadline = time.monotonic() + within_s
         while left := [child for child in self.children if _lives(child)]:
@@ -110,7 +110,7 @@ def _attempt_of(pid: int) -> str:
     Raises:
         RuntimeError: the process has no such line; it may have none for a moment after its start.
     """
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with suppress(psutil.Error, ValueError, IndexError):
             command = psutil.Process(pid).cmdline()

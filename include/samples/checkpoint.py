@@ -60,10 +60,22 @@ def make_once(folder: Path, build: Callable[[Path], None]) -> bool:
         build(unfinished)
         _write_sums(unfinished)
         unfinished.chmod(0o755)
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
+        return _give_place(unfinished, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _give_place(unfinished: Path, folder: Path) -> bool:
+    """Give it its name; False when another process was faster, and its folder is in use."""
+    if is_whole(folder):
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if is_whole(folder):
+            return False
+        raise
     return True
 
 

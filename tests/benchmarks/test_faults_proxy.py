@@ -10,8 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from benchmarks.faults_proxy import StoreProxy
+from tests.waits import until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -105,14 +106,21 @@ def test_while_it_hangs_nothing_goes_through_and_afterwards_everything_does(
     assert replies == [b"ok"]
 
 
-def test_after_it_refused_it_takes_connections_again(proxy: StoreProxy) -> None:
-    refusing = threading.Thread(target=proxy.refuse, args=(1.0,))
-    refusing.start()
-    refused = 0
-    while refusing.is_alive():
+def test_after_it_refused_it_takes_connections_again(server: Server) -> None:
+    over = threading.Event()
+
+    def is_refused() -> bool:
         try:
-            put(proxy, "/a")
+            return put(proxy, "/a") != b"ok"
         except OSError:
-            refused += 1
-    assert refused
-    assert put(proxy, "/a") == b"ok"
+            return True
+
+    with StoreProxy(server.server_address[1], sleep=lambda seconds: over.wait(60)) as proxy:
+        refusing = threading.Thread(target=proxy.refuse, args=(1.0,))
+        refusing.start()
+        try:
+            until("refusal", is_refused)
+        finally:
+            over.set()
+            refusing.join()
+        assert put(proxy, "/a") == b"ok"

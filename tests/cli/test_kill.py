@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,33 +17,42 @@ import pytest
 import yaml
 
 from tests.factories import make_rows, write_corpus
+from tests.waits import until
 
 pytestmark = pytest.mark.slow
 
 _ROWS = 400
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [str(Path(sys.executable).parent / "shardline"), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"SHARDLINE_ROOT": str(folder / "root")},
+        env=os.environ | {"SHARDLINE_ROOT": str(folder / "root")} | environment,
     )
 
 
-def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait for something that the process does; an event, so that no test ever sleeps blindly."""
-    tick = threading.Event()
-    while not happened():
-        assert process.poll() is None, process.stdout and process.stdout.read()
-        tick.wait(0.05)
+def start_slowly(folder: Path, shards_done: int) -> subprocess.Popen[str]:
+    """A run that works on the next shard after so many, and has ten seconds of work left at least."""
+    run = start(folder, "run", str(folder / "job.yaml"), SHARDLINE_MAX_NUM_SEQS="4")
+    try:
+        until(
+            f"worker on a shard after {shards_done}",
+            is_running(folder, shards_done),
+            while_it=lambda: run.poll() is None,
+        )
+    except AssertionError:
+        run.kill()  # its worker drains
+        print(run.communicate()[0])
+        raise
+    return run
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A job that takes some seconds: rows wait a little, a shard holds a few."""
+    """A job that takes some seconds: rows wait a little, five shards hold a few."""
     write_corpus(tmp_path, make_rows(_ROWS))
     (tmp_path / "job.yaml").write_text(
         yaml.safe_dump(
@@ -56,7 +64,7 @@ def job(tmp_path: Path) -> Path:
                 "local": {
                     "model": "stub",
                     "engine": "stub",
-                    "engine_args": {"latency_s": 0.2, "max_num_seqs": 4},
+                    "engine_args": {"latency_s": 0.2, "max_num_seqs": 40},
                 },
                 "shards": {"max_requests": 80},
             }
@@ -90,8 +98,8 @@ def check_whole(folder: Path) -> None:
 
 @pytest.mark.protocol(7, 9, 13)
 def test_a_run_that_is_killed_with_its_worker_goes_on_and_loses_nothing(job: Path) -> None:
-    run = start(job, "run", str(job / "job.yaml"))
-    wait_until(is_running(job, 2), run)
+    run = start_slowly(job, 2)
+    run.send_signal(signal.SIGSTOP)  # or it may start another worker while we look
     family = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
     for process in family:
         process.kill()
@@ -112,8 +120,7 @@ def test_a_run_that_is_killed_with_its_worker_goes_on_and_loses_nothing(job: Pat
 def test_a_run_that_is_stopped_commits_what_runs_and_says_how_to_go_on(
     job: Path, number: signal.Signals
 ) -> None:
-    run = start(job, "run", str(job / "job.yaml"))
-    wait_until(is_running(job, 1), run)
+    run = start_slowly(job, 1)
     workers = psutil.Process(run.pid).children(recursive=True)
     run.send_signal(number)
     said = run.communicate()[0]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -62,11 +60,3 @@ def put_model(folder: Path, uri: str) -> None:
         name = file.relative_to(folder).as_posix()
         if not store.exists(name):
             store.put_same(name, file)
-
-
-def until(what: str, is_so: Callable[[], object], timeout_s: float = 240) -> None:
-    """Poll the cluster or the store: neither tells a test when a worker has got so far."""
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"no {what} after {timeout_s} s"
-        time.sleep(0.1)

@@ -26,8 +26,8 @@ from shardline.runners.shard import read_history
 from shardline.segments import SegmentName
 from shardline.shards.manifest import read_shards
 from shardline.store import Store
-from tests.cluster.gpu_ground import until
 from tests.cluster.worker_pod import PROJECT
+from tests.waits import until
 
 JOBS = "batch_inference"
 WAVES = "infer_on_gpu"

@@ -10,8 +10,8 @@ from shardline.attempts import read_attempt
 from shardline.reasons import AttemptEnd
 from shardline.runners.gpu.errand import ATTEMPT, SHARD
 from shardline.shards.manifest import read_shard_name
-from tests.cluster.gpu_ground import until
 from tests.results.answers import small_job
+from tests.waits import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

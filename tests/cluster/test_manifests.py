@@ -19,8 +19,8 @@ from kubernetes import client
 from deploy.embedded.environment import PROJECT
 from shardline.job_blocks import EngineBlock
 from shardline.models import pin_model
-from tests.cluster.gpu_ground import until
 from tests.cluster.ground import GPU, Ground
+from tests.waits import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -32,11 +32,12 @@ from shardline.store import open_store
 from shardline_airflow.pod_api import PodApi
 from shardline_airflow.reaper import reap
 from shardline_airflow.retries import GivenUp, TaskEnded, TryAgain
-from tests.cluster.gpu_ground import gpu_environment, put_model, until
+from tests.cluster.gpu_ground import gpu_environment, put_model
 from tests.cluster.ground import Ground
 from tests.cluster.pods import Pod, make_secret, shell
 from tests.cluster.worker_pod import PROJECT, compile_engine
 from tests.shardline_airflow.pod_tasks import Kept, ShardTask, Ti, gpu_job
+from tests.waits import until
 from tests.worker.prepared import read_results
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

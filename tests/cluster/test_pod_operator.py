@@ -24,9 +24,9 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
 from kubernetes import client
 
-from tests.cluster.gpu_ground import until
 from tests.cluster.ground import GPU, Ground
 from tests.cluster.pods import Pod, disruption, end_of, exit_code
+from tests.waits import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from shardline.reasons import AttemptEnd, PodOutcome
-from tests.cluster.gpu_ground import until
 from tests.cluster.stack_ground import JOBS, ROWS, WAVES, ClusterStack, StackJob
+from tests.waits import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_500)]
 

@@ -11,7 +11,6 @@ import pytest
 
 from shardline.reasons import PodOutcome
 from shardline.runners.gpu.errand import SHARD
-from tests.cluster.gpu_ground import until
 from tests.cluster.stack_ground import (
     ROWS,
     ClusterStack,
@@ -20,6 +19,7 @@ from tests.cluster.stack_ground import (
     family,
     stopped,
 )
+from tests.waits import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_500)]
 

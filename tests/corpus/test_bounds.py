@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.corpus import bounds, plan_job
@@ -102,7 +102,6 @@ keys = st.builds(
 
 
 @given(st.lists(keys, max_size=60), st.integers(1, 10))
-@settings(deadline=None)
 def test_bounds_increase_and_are_fewer_than_buckets(found: list[Key], buckets: int) -> None:
     chosen = choose_bounds(found, buckets)
     assert chosen == sorted(set(chosen))

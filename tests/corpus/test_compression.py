@@ -50,7 +50,7 @@ def test_a_file_cut_at_any_byte_is_truncated_unless_it_was_cut_between_members(
 
 
 @given(st.sampled_from(["gz", "zst"]), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_flipped_bit_changes_no_text_in_silence(packing: str, data: st.DataObject) -> None:
     whole = bytearray(b"".join(PACKED[packing]))
     at = data.draw(st.integers(0, len(whole) - 1))

@@ -36,7 +36,7 @@ records = st.lists(st.tuples(cells.map(lambda c: c + "."), cells, cells), max_si
 
 
 @given(records, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.integers(1, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_a_strict_writer_wrote_is_read_back_wherever_chunks_end(
     rows: list[tuple[str, str, str]], end: str, quote_all: bool, chunk: int
 ) -> None:
@@ -53,7 +53,7 @@ def test_what_a_strict_writer_wrote_is_read_back_wherever_chunks_end(
 
 
 @given(st.binary(max_size=60) | st.text('",\n\rab', max_size=30).map(str.encode))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_bytes_behind_a_header_become_rows_the_same_wherever_chunks_end(tail: bytes) -> None:
     content = b"id,text,tag\n" + tail
     whole = read(content)

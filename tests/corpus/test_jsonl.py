@@ -54,7 +54,7 @@ def damaged_lines(draw: st.DrawFn) -> bytes:
 
 
 @given(lines | damaged_lines())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_where_the_fast_look_answers_the_slow_look_says_the_same(line: bytes) -> None:
     fast = make_first_look(ALL)(line)
     if fast is not None:
@@ -62,7 +62,7 @@ def test_where_the_fast_look_answers_the_slow_look_says_the_same(line: bytes) ->
 
 
 @given(st.binary(max_size=40) | damaged_lines())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_line_is_a_row_or_rejected_whatever_its_bytes(line: bytes) -> None:
     found = make_second_look(ALL)(line)
     assert isinstance(found, RawRow | Rejection)

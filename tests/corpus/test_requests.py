@@ -53,7 +53,7 @@ texts = st.text(st.characters(codec="utf-8"))
 
 @pytest.mark.protocol(2)
 @given(texts, texts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_rendered_body_is_the_canonical_json_of_the_body(a: str, b: str) -> None:
     job = make(output={"choices": ["x", "y"]})
     body = BodyRenderer(job).render([a, b])
@@ -63,7 +63,7 @@ def test_a_rendered_body_is_the_canonical_json_of_the_body(a: str, b: str) -> No
 
 @pytest.mark.protocol(2)
 @given(texts, texts)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bodies_of_other_kinds_are_canonical_too(a: str, b: str) -> None:
     completion, embedding = make_completion(), make_embedding(parameters={"dimensions": 8})
     for job, asked in ((completion, f'{a}, "{b}"\n{a} so'), (embedding, f"{a} {b}")):

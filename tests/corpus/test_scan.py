@@ -47,9 +47,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     sample=st.sampled_from([None, 1, 3]),
     has_id=st.booleans(),
 )
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 def test_splits_and_buckets_change_no_outcome(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[list[dict[str, Any]]],

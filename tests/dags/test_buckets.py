@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from deploy.embedded.stack import EmbeddedAirflow, embedded_airflow
 from tests.factories import make_rows
 from tests.s3_server import KEY, SECRET, s3_server
+from tests.waits import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -87,10 +87,11 @@ def test_a_date_is_worked_on_when_its_input_is_complete(
     bucket = lake[0]
     airflow.api.request("PATCH", "dags/arrivals", json={"is_paused": False})
     run_id = airflow.trigger("arrivals", partition_key=DAY)
-    deadline = time.monotonic() + 200
-    while airflow.task_states("arrivals", run_id).get("wait_for_corpus") != "deferred":
-        assert time.monotonic() < deadline, airflow.task_states("arrivals", run_id)
-        time.sleep(0.5)
+    until(
+        "deferral",
+        lambda: airflow.task_states("arrivals", run_id).get("wait_for_corpus") == "deferred",
+        200,
+    )
     rows = "".join(json.dumps(row) + "\n" for row in make_rows(7))
     bucket.put_object(Bucket="lake", Key=f"in/dt={DAY}/a.jsonl", Body=rows.encode())
     bucket.put_object(Bucket="lake", Key=f"in/dt={DAY}/_SUCCESS", Body=b"")

@@ -7,8 +7,7 @@ import json
 import os
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from shardline.results.publish import current_publication
 from shardline.runners.generations import current_generation
 from shardline.store import Store, open_store
 from tests.factories import make_rows, write_corpus
+from tests.waits import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -45,8 +45,8 @@ JOB = {
     "local": {
         "model": "stub",
         "engine": "stub",
-        # about five seconds a shard: time to kill its worker in the middle
-        "engine_args": {"latency_s": 0.8, "max_num_seqs": 2},
+        # about ten seconds a shard: time to kill its worker in the middle, on any machine
+        "engine_args": {"latency_s": 1.6, "max_num_seqs": 2},
     },
     "shards": {"max_requests": ROWS // SHARDS},
     "limits": {"max_dead": 1, "max_rejected": 0},
@@ -145,7 +145,7 @@ def finished(house: House) -> Finished:
 def kill_a_worker_in_the_middle(house: House) -> int:
     """SIGKILL the first worker that has committed a segment and not its results."""
     segments = house.folder / "root" / "jobs"
-    wait_for(lambda: list(segments.glob("*/segments/*/*.jsonl")), 200)
+    until("segment", lambda: list(segments.glob("*/segments/*/*.jsonl")), 200)
     first = next(iter(segments.glob("*/segments/*/*.jsonl"))).parent.name
     (worker,) = [
         process
@@ -156,13 +156,6 @@ def kill_a_worker_in_the_middle(house: House) -> int:
     ]
     os.kill(worker.pid, signal.SIGKILL)
     return worker.pid
-
-
-def wait_for(is_true: Callable[[], Any], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def digests(store: Store, *prefixes: str) -> dict[str, str]:
@@ -301,8 +294,10 @@ def test_a_dead_shard_reddens_the_job_and_clearing_run_waves_resumes_it(house: H
     api = house.airflow.api
     api.request("PATCH", "dags/infer_locally", json={"is_paused": True})
     run_id = house.airflow.trigger("batch_inference", {"job": job})
-    wait_for(
-        lambda: any(r["dag_run_id"].startswith("mended") for r in api.runs("infer_locally")), 200
+    until(
+        "wave",
+        lambda: any(r["dag_run_id"].startswith("mended") for r in api.runs("infer_locally")),
+        200,
     )
     plan = house.plan_of("batch_inference", run_id)
     shard = next(iter(house.folder.glob(f"root/{plan.layout.prefix}shards/*.jsonl")))
@@ -368,7 +363,7 @@ def test_a_backfill_publishes_each_day_and_wakes_the_consumer_once_for_each(
     assert [runs[day]["state"] for day in DAYS] == ["success"] * 3
     rows = {day: current_publication(house.store, "daily-reviews", day) for day in DAYS}
     assert [p.rows if p else None for p in rows.values()] == [10, 11, 12]
-    wait_for(lambda: len(news(house)) >= 3, 120)
+    until("news of three days", lambda: len(news(house)) >= 3, 120)
     told = news(house)
     for i, day in enumerate(DAYS):
         found = rows[day]
@@ -393,8 +388,10 @@ def test_a_day_run_again_is_replaced_in_one_commit_and_its_past_is_kept(house: H
     for version, rows in ((new.version, 25), (new.version - 1, 10)):
         files = published_files(house.store, "daily-reviews", DAYS[0], version)
         assert count_rows(files) == rows
-    wait_for(
-        lambda: any(f"{DAYS[0]}, 25 rows, version {new.version}" in t for t in news(house)), 120
+    until(
+        "news of the new version",
+        lambda: any(f"{DAYS[0]}, 25 rows, version {new.version}" in t for t in news(house)),
+        120,
     )
 
 
@@ -406,7 +403,8 @@ def backfill(house: House) -> None:
         "--to-date", DAYS[-1], "--max-active-runs", "2",
     )  # fmt: skip
     ended = ("success", "failed")
-    wait_for(
+    until(
+        "end of three days",
         lambda: (
             {
                 r["partition_key"]

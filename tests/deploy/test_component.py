@@ -3,14 +3,13 @@
 import json
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from deploy.embedded.component import Component, birth, stop
+from tests.waits import until
 
 SLEEP = "import time; print('started', flush=True); time.sleep(600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
@@ -26,18 +25,11 @@ def start(tmp_path: Path):
         component = Component("sleeper", tmp_path / "pid.json", tmp_path / "log")
         components.append(component)
         component.start([sys.executable, "-c", code], dict(os.environ), tmp_path)
-        wait_until(lambda: component.tail().count("started") == starts)
+        until("start", lambda: component.tail().count("started") == starts)
         return component
 
     yield start
     stop(components, timeout_s=0)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def seen_from_elsewhere(component: Component) -> Component:
@@ -73,7 +65,7 @@ def test_its_children_end_with_it(start, code):
     component = start(code, starts=2)
     child = psutil.Process(component.pid).children()[0].pid
     stop([component])
-    wait_until(lambda: birth(child) is None)
+    until("end of its child", lambda: birth(child) is None)
 
 
 def test_what_a_killed_leader_left_behind_ends_too(start):
@@ -81,16 +73,16 @@ def test_what_a_killed_leader_left_behind_ends_too(start):
     leader = psutil.Process(component.pid)
     child = leader.children()[0].pid
     leader.kill()
-    wait_until(lambda: component.pid is None)
+    until("end of its leader", lambda: component.pid is None)
     stop([seen_from_elsewhere(component)])
-    wait_until(lambda: birth(child) is None)
+    until("end of its child", lambda: birth(child) is None)
 
 
 def test_one_that_was_killed_and_not_yet_reaped_starts_again(start, tmp_path):
     component = start(SLEEP)
     killed = psutil.Process(component.pid)
     killed.kill()
-    wait_until(lambda: killed.status() == psutil.STATUS_ZOMBIE)
+    until("zombie", lambda: killed.status() == psutil.STATUS_ZOMBIE)
     component.start([sys.executable, "-c", SLEEP], dict(os.environ), tmp_path)
     assert not killed.is_running()
     assert component.pid not in (None, killed.pid)

@@ -96,7 +96,7 @@ deaths = st.tuples(operations, moments)
 @pytest.mark.slow
 @pytest.mark.protocol(7, 8, 9)
 @given(first=deaths, second=deaths, third=st.none() | deaths)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 def test_an_attempt_dies_anywhere_and_two_others_run_at_once_until_one_ends(
     first: tuple[int, str],
     second: tuple[int, str],
@@ -119,7 +119,7 @@ def test_an_attempt_dies_anywhere_and_two_others_run_at_once_until_one_ends(
 @pytest.mark.slow
 @pytest.mark.protocol(8, 15)
 @given(first=deaths, second=deaths, settle_death=st.none() | deaths)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 def test_a_settle_races_a_worker_that_is_late_and_both_may_die(
     first: tuple[int, str],
     second: tuple[int, str],

@@ -34,8 +34,8 @@ OnRequest = Callable[[str, str], None]
 SMALL = {
     "segment_s": 0.01,
     "segment_rows": 3,
-    "stall_s": 0.2,
-    "store_patience_s": 5,
+    "stall_s": 20,
+    "store_patience_s": 60,
     "group_size": 4,
 }
 

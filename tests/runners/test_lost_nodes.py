@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 from tokenizers import Tokenizer
 
@@ -20,8 +21,9 @@ from samples.tiny_model import make_tiny_model
 from shardline.runners.local import LocalWorker
 from shardline.runners.retry import Verdict
 from shardline.runners.shard import ShardOutcome, infer_shard
+from tests.waits import until
 from tests.worker import vllm_test_fault
-from tests.worker.prepared import QUICK, SHARD, Prepared, prepare
+from tests.worker.prepared import LONG, ONE_BY_ONE, QUICK, SHARD, Prepared, prepare
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -117,8 +119,8 @@ def kill_after_first_segment(prepared: Prepared) -> Callable[[LocalWorker], None
     """The node is lost while rows are in flight and some are committed."""
 
     def watch(worker: LocalWorker) -> None:
-        while not attempts_with_rows(prepared):
-            pass
+        is_alive = psutil.Process(worker.pid).is_running
+        until("segment", lambda: attempts_with_rows(prepared), while_it=is_alive)
         os.kill(worker.pid, signal.SIGKILL)
 
     return lambda worker: threading.Thread(target=watch, args=(worker,)).start()
@@ -126,9 +128,8 @@ def kill_after_first_segment(prepared: Prepared) -> Callable[[LocalWorker], None
 
 @pytest.mark.protocol(9, 10, 11)
 def test_a_row_in_flight_at_one_lost_node_costs_nothing_extra(tmp_path: Path) -> None:
-    local = {"model": "stub", "engine": "stub", "engine_args": STUB}
-    prepared = prepare(tmp_path, [f"document {n}" for n in range(200)], local=local)
-    lost = run(prepared, on_start=kill_after_first_segment(prepared))
+    prepared = prepare(tmp_path, [f"document {n}" for n in range(200)], local=LONG)
+    lost = run(prepared, ONE_BY_ONE, kill_after_first_segment(prepared))
     assert lost.exit_code == -signal.SIGKILL
     assert not lost.decision.is_charged
     in_flight = {

@@ -37,6 +37,20 @@ def test_a_damaged_folder_is_made_again(tmp_path: Path):
     assert is_whole(tmp_path / "model")
 
 
+def test_of_two_that_build_it_at_once_the_first_stays(tmp_path: Path):
+    """Somebody may be reading it by then."""
+    folder = tmp_path / "model"
+
+    def be_overtaken(mine: Path) -> None:
+        make_once(folder, write_one_file)
+        (mine / "config.json").write_text('{"late": true}')
+
+    assert not make_once(folder, be_overtaken)
+    assert (folder / "config.json").read_text() == "{}"
+    assert is_whole(folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 def test_the_tiny_model_has_the_same_weights_each_time(tmp_path: Path):
     folders = [make_tiny_model(tmp_path / name) for name in ("one", "two")]
     one, two = ((folder / "model.safetensors").read_bytes() for folder in folders)

@@ -33,6 +33,7 @@ from tests.factories import make_rows, make_store
 from tests.results.answers import small_job
 from tests.shardline_airflow.plan_factory import make_plan
 from tests.shardline_airflow.pod_tasks import Refusing
+from tests.waits import until
 
 SHARD = "shard-00000-000"
 
@@ -147,10 +148,12 @@ def test_an_object_that_is_gone_is_no_refused_key(
 def test_a_task_told_to_stop_drains_its_worker_and_the_next_try_goes_on_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = {"latency_s": 1, "max_num_seqs": 1}
-    store, plan = small_job(tmp_path, make_rows(4), local__engine_args=slow)
+    slow = {"latency_s": 1, "max_num_seqs": 20}
+    rows = make_rows(20)
+    store, plan = small_job(tmp_path, rows, local__engine_args=slow, shards__max_requests=20)
     monkeypatch.setenv("SHARDLINE_ROOT", str(tmp_path / "root"))
     monkeypatch.setenv("SHARDLINE_SEGMENT_S", "0.1")
+    monkeypatch.setenv("SHARDLINE_MAX_NUM_SEQS", "1")  # twenty seconds, for the first try
     monkeypatch.setattr("shardline_airflow.infer_operator.name_map_index", lambda *_: None)
     (entry,) = read_shards(store, plan)
     context = Tries().context(SHARD_RETRIES["retries"])
@@ -158,11 +161,15 @@ def test_a_task_told_to_stop_drains_its_worker_and_the_next_try_goes_on_from_the
     task = InferShard(task_id="infer_shard", number=0)
     with ThreadPoolExecutor() as threads:
         running = threads.submit(task.execute, context)
-        while not list(store.list(plan.layout.segments(entry.shard))):
-            assert not running.done(), running.exception()
+        until(
+            "segment",
+            lambda: list(store.list(plan.layout.segments(entry.shard))),
+            while_it=lambda: not running.done(),
+        )
         task.on_kill()
         with pytest.raises(TryAgain, match="free, 0 of 3"):
             running.result()
+    monkeypatch.delenv("SHARDLINE_MAX_NUM_SEQS")
     InferShard(task_id="infer_shard", number=0).execute(context)
     first, second = read_attempts(store, plan.layout, entry.shard)
     assert first.exit_code == ExitCode.DRAINED

@@ -18,6 +18,7 @@ from shardline.job_blocks import EngineBlock
 from shardline.models import pin_model
 from shardline.weights.cache import is_whole, local_model_folder
 from tests.s3_server import s3_server
+from tests.waits import until
 
 pytestmark = pytest.mark.slow
 
@@ -124,8 +125,8 @@ def test_one_that_is_killed_does_not_hold_up_the_next(bucket: Any, tmp_path: Pat
     block = put_model(bucket, "killed")
     commit = pin_model(block)
     first = start(block, tmp_path)
-    while not (tmp_path / f"s3-{commit}.lock").exists():
-        assert first.poll() is None, first.communicate()[1]
+    lock = tmp_path / f"s3-{commit}.lock"
+    until("lock", lock.exists, while_it=lambda: first.poll() is None)
     first.send_signal(signal.SIGKILL)
     first.communicate()
     second = start(block, tmp_path)

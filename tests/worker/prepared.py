@@ -28,9 +28,14 @@ SHARD = "shard-00000-000"
 QUICK = {
     "SHARDLINE_SEGMENT_S": "0.2",
     "SHARDLINE_STALL_S": "0.5",
-    "SHARDLINE_STORE_PATIENCE_S": "2",
-    "SHARDLINE_DRAIN_S": "5",
+    "SHARDLINE_STORE_PATIENCE_S": "60",
+    "SHARDLINE_DRAIN_S": "60",
 }
+
+# A worker that is to be met at its work has half a minute of it, whoever comes late; the next, which
+# is given all slots, has done the same rows in a second.
+LONG = {"model": "stub", "engine": "stub", "engine_args": {"latency_s": 0.1, "max_num_seqs": 100}}
+ONE_BY_ONE = {"SHARDLINE_MAX_NUM_SEQS": "1"}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class SlowToPrepare(StubEngine):
 
     def prepare(self, requests: Any) -> Any:
         SlowToPrepare.stretches += 1
-        until = time.monotonic() + 5
+        until = time.monotonic() + 30
         while self.stretches == 2 and not self.was_enough and time.monotonic() < until:
             SlowToPrepare.was_enough = self.is_enough()
         return super().prepare(requests)

@@ -13,7 +13,8 @@ from shardline.reasons import AttemptEnd
 from shardline.store import open_store
 from tests.factories import make_store
 from tests.s3_server import s3_server
-from tests.worker.prepared import SHARD, Prepared, prepare, run_until_done
+from tests.waits import until
+from tests.worker.prepared import LONG, ONE_BY_ONE, SHARD, Prepared, prepare, run_until_done
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -32,8 +33,8 @@ def assert_whole(prepared: Prepared) -> None:
 
 @pytest.mark.protocol(7, 9)
 def test_kill_nine_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.01))
-    worker = prepared.start()
+    prepared = prepare(tmp_path, ROWS, local=LONG)
+    worker = prepared.start(env=ONE_BY_ONE)
     worker.read_until("segment 1 committed")
     worker.signal(signal.SIGKILL)
     assert worker.wait() == -signal.SIGKILL
@@ -45,8 +46,8 @@ def test_kill_nine_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> No
 
 @pytest.mark.protocol(12)
 def test_sigterm_lets_running_rows_finish_and_exits_75(tmp_path: Path) -> None:
-    prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.02))
-    worker = prepared.start()
+    prepared = prepare(tmp_path, ROWS, local=LONG)
+    worker = prepared.start(env=ONE_BY_ONE)
     worker.read_until("segment 0 committed")
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 75
@@ -91,36 +92,40 @@ def test_a_drain_waits_for_no_known_good_request_and_judges_nobody(tmp_path: Pat
 
 @pytest.mark.protocol(11, 12)
 def test_a_drain_into_a_store_that_is_gone_exits_69_by_its_budget(tmp_path: Path) -> None:
-    prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.02))
-    worker = prepared.start(env={"SHARDLINE_STORE_PATIENCE_S": "600", "SHARDLINE_DRAIN_S": "1"})
+    prepared = prepare(tmp_path, ROWS, local=LONG)
+    env = {"SHARDLINE_STORE_PATIENCE_S": "600", "SHARDLINE_DRAIN_S": "1"}
+    worker = prepared.start(env={**ONE_BY_ONE, **env})
     worker.read_until("segment 0 committed")
+    worker.signal(signal.SIGSTOP)  # or it might make the folder anew before the file is there
     segments = tmp_path / "root" / prepared.plan.layout.segments(SHARD)
     segments.rename(segments.with_name("moved"))
     segments.write_text("a file where the folder was: every put fails")
     worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGCONT)
     assert worker.wait() == 69
 
 
 @pytest.mark.protocol(13)
 def test_the_worker_drains_when_its_parent_is_killed(tmp_path: Path) -> None:
-    prepared = prepare(tmp_path, ROWS, local=engine(latency_s=0.02))
+    prepared = prepare(tmp_path, ROWS, local=LONG)
     script = tmp_path / "parent.py"
     script.write_text(
         "from shardline.runners.local import run_worker\n"
         f"run_worker({prepared.store.uri!r}, {prepared.plan.job_id!r}, {SHARD!r},\n"
         "           on_start=lambda w: print(w.pid, flush=True),\n"
-        "           env={'SHARDLINE_SEGMENT_S': '0.1'})\n"
+        f"           env={ONE_BY_ONE | {'SHARDLINE_SEGMENT_S': '0.1'}!r})\n"
     )
     parent = psutil.Popen(
         [sys.executable, str(script)], stdout=-1, text=True, start_new_session=True
     )
     worker = psutil.Process(int(parent.stdout.readline()))
-    while not prepared.committed():
-        pass
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    worker.wait(30)
+    try:
+        until("committed row", prepared.committed, while_it=worker.is_running)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    worker.wait(60)
     assert prepared.attempts()[0].end is AttemptEnd.DRAINED
 
 

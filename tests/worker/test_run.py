@@ -206,7 +206,7 @@ def test_what_one_document_does_wrong_is_its_own_dead_letter(
 ) -> None:
     engine = {"model": "stub", "engine": "stub", "engine_args": {"max_model_len": 20}}
     prepared = prepare(tmp_path, [*ROWS, text], local=engine, output={"choices": ["a", "b"]})
-    assert attempt(prepared, tmp_path, stall_s=0.2) is ExitCode.DONE
+    assert attempt(prepared, tmp_path) is ExitCode.DONE
     assert prepared.reasons() == {40: reason}
     assert ids_of(prepared) == prepared.ids
 
@@ -406,7 +406,7 @@ crashes = st.lists(st.tuples(st.integers(0, 25), moments), min_size=1, max_size=
 @pytest.mark.protocol(7, 8)
 @pytest.mark.slow
 @given(crashes=crashes)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 def test_wherever_attempts_crash_the_results_are_those_of_a_calm_run(
     crashes: list[tuple[int, str]],
     tmp_path_factory: pytest.TempPathFactory,

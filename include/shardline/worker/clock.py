@@ -8,6 +8,8 @@ from typing import Literal
 
 from shardline.rows import Seconds
 
+_SHARE_OF_A_LOOK = 0.25
+
 Label = Literal["start", "useful", "tail", "stall", "restart", "drain", "ahead"]
 
 
@@ -41,17 +43,22 @@ class StallTimer:
 
     It rings when, for `after_s` of any one clock, neither a row ended nor the engine's beat changed
     (restart it while no row is in flight). The beat moves with each token: long answers are no stall.
+    It is to be looked at far more often than it rings: time between two looks counts up to a share, for
+    a machine that was frozen or moved stood still with its engine, and that is no stall either.
     """
 
     def __init__(self, after_s: float) -> None:
-        self.after_s = after_s
-        self._since, self._beat = 0.0, 0
+        self.after_s, self._longest_look_s = after_s, after_s * _SHARE_OF_A_LOOK
+        self._looked, self._silent_s, self._beat = 0.0, 0.0, 0
 
     def restart(self, moment: float) -> None:
         """A row has ended, or none is in flight."""
-        self._since = moment
+        self._looked, self._silent_s = moment, 0.0
 
     def has_rung(self, moment: float, beat: int) -> bool:
-        if beat != self._beat:
-            self._since, self._beat = moment, beat
-        return moment - self._since >= self.after_s
+        if beat == self._beat:
+            self._silent_s += min(moment - self._looked, self._longest_look_s)
+        else:
+            self._silent_s, self._beat = 0.0, beat
+        self._looked = moment
+        return self._silent_s >= self.after_s
