@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,3 +22,22 @@ def local_disk(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise SickMachine(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def make_scratch(attempt: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder for what an attempt needs while it runs: its shard's file, its log.
+
+    Raises:
+        OSError: the disk is full, or may not be written.
+    """
+    return tempfile.TemporaryDirectory(prefix=_scratch_prefix(attempt))
+
+
+def remove_scratch(attempt: str) -> None:
+    """Remove what a killed attempt has left there: up to 200 MB. Its process is to be gone."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_scratch_prefix(attempt)}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _scratch_prefix(attempt: str) -> str:
+    return f"shardline-worker-{attempt}-"

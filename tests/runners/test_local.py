@@ -70,15 +70,25 @@ def test_an_exception_in_the_waiting_task_drains_the_worker_first(tmp_path: Path
     assert [a.exit_code for a in prepared.attempts()] == [75]
 
 
-def test_a_killed_worker_is_a_negative_exit_code(tmp_path: Path) -> None:
+def test_a_killed_worker_is_a_negative_exit_code_and_leaves_nothing_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepared = prepare(tmp_path, ROWS, local=ENGINE)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    monkeypatch.setenv("TMPDIR", str(scratch))
     worker = start(prepared)
+    seen: list[Path] = []
 
     def kill(line: str) -> None:
         if "segment 0 committed" in line:
+            seen.extend(scratch.iterdir())
             psutil.Process(worker.pid).kill()
 
     assert worker.wait(kill) == -signal.SIGKILL
+    assert seen
+    assert not list(scratch.iterdir())
 
 
 @pytest.mark.protocol(13)

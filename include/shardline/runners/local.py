@@ -22,6 +22,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
+from uuid6 import uuid7
+
+from shardline.disk import remove_scratch
 
 OnLine = Callable[[str], None]
 
@@ -44,8 +47,8 @@ class LocalWorker:
         command = [sys.executable, "-m", "shardline.worker"]
         command += ["--job", f"{root_uri.rstrip('/')}/jobs/{job_id}", "--shard", shard]
         command += ["--generation", str(generation)]
-        if attempt:
-            command += ["--attempt", attempt]
+        self._attempt = attempt or str(uuid7())
+        command += ["--attempt", self._attempt]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -82,6 +85,7 @@ class LocalWorker:
             raise
         finally:
             self._end_session()
+            remove_scratch(self._attempt)
             reading.join()
 
     def _end_session(self) -> None:

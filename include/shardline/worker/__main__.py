@@ -12,13 +12,13 @@ import logging
 import os
 import socket
 import sys
-import tempfile
 from pathlib import Path
 
 from pydantic import ValidationError
 from uuid6 import uuid7
 
 from shardline.attempts import new_attempt
+from shardline.disk import make_scratch
 from shardline.errors import StoreRefused
 from shardline.processes import end_with_parent, kill_children
 from shardline.reasons import ExitCode
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one attempt; the exit code is one of reasons.ExitCode."""
     given = _parse(arguments)
     try:
-        scratch = tempfile.TemporaryDirectory(prefix="shardline-worker-")
+        scratch = make_scratch(given.attempt)
     except OSError as error:
         sys.stderr.write(f"worker: no scratch space: {error}\n")
         return ExitCode.ENGINE_FAILED
