@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock
 
 from shardline.cli.boundary import run_command
 from shardline.errors import ModelNotFound, SickMachine, StoreUnavailable, WrongInput
@@ -171,10 +172,34 @@ def test_what_another_process_has_of_a_model_needs_no_more_room(
     monkeypatch.setattr("shardline.hub.shutil", small)
     with pytest.raises(SickMachine, match="org--some"):
         hub_folder("org/some", COMMIT, tmp_path)
-    part = tmp_path / "models--org--some" / "blobs" / f"{git_sha1(content)}.1234abcd.incomplete"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(content)
+    _, lock = leave_part(tmp_path, "models--org--some", content)
+    lock.acquire()  # as who fetches it does
+    threading.Timer(0.2, lock.release).start()
     assert (hub_folder("org/some", COMMIT, tmp_path) / "config.json").read_bytes() == content
+
+
+def test_what_a_killed_fetch_has_left_is_removed(hub: Hub, tmp_path: Path) -> None:
+    """Each fetch names its own part, so that nobody would ever go on with it."""
+    part, lock = leave_part(tmp_path, "models--org--open", FILES["config.json"][:5])
+    other, held = leave_part(tmp_path, "models--org--open", b"a file of another commit")
+    with held:
+        hub_folder("org/open", COMMIT, tmp_path)
+    assert not part.exists()
+    assert other.exists()
+    hub_folder("org/open", COMMIT, tmp_path)
+    assert not other.exists()
+    assert not lock.is_locked
+
+
+def leave_part(cache: Path, folder: str, content: bytes) -> tuple[Path, FileLock]:
+    """What a fetch has so far of a file, and the lock that it holds meanwhile."""
+    tag = git_sha1(content)
+    part = cache / folder / "blobs" / f"{tag}.1234abcd.incomplete"
+    lock = cache / ".locks" / folder / f"{tag}.lock"
+    for path in (part, lock):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    part.write_bytes(content)
+    return part, FileLock(lock, thread_local=False)
 
 
 def test_a_model_that_is_whole_here_is_opened_without_the_hub(hub: Hub, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
 
     Without a `cache` it is the hub library's own (HF_HOME).
 
-    The hub's own library locks, resumes and checks what it fetches.
+    The hub's own library locks and fetches file by file: one that was cut off comes again from its start.
 
     Raises:
         ModelNotFound, StoreUnavailable: as `hub_commit`.
@@ -88,7 +88,9 @@ def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
         files = found.siblings or ()
         ignored = ignored_files([file.rfilename for file in files])
         wanted = filter_repo_objects(files, ignore_patterns=list(ignored), key=_name_of)
-        _check_space(list(wanted), cached_hub_folder(model, commit, cache))
+        there = cached_hub_folder(model, commit, cache)
+        _remove_leftovers(there)
+        _check_space(list(wanted), there)
         log.info("weights %s at %s: fetching what is not yet here", model, commit[:12])
         folder = api.snapshot_download(
             model, revision=commit, cache_dir=cache, ignore_patterns=list(ignored)
@@ -104,6 +106,22 @@ def cached_hub_folder(model: str, commit: str, cache: Path | None) -> Path:
 
     folder: str = repo_folder_name(repo_id=model, repo_type="model")
     return Path(cache or constants.HF_HUB_CACHE).expanduser() / folder / "snapshots" / commit
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the parts of files that killed fetches have left: the next one goes on with none of them.
+
+    Who still fetches a file holds the library's lock for it.
+    """
+    from filelock import FileLock, Timeout
+
+    model = folder.parent.parent
+    for part in (model / "blobs").glob("*.incomplete"):
+        lock = model.parent / ".locks" / model.name / f"{part.name.partition('.')[0]}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout), FileLock(lock, timeout=0, mode=0o664):
+            log.info("weights %s: removing what a killed fetch has left", part)
+            part.unlink(missing_ok=True)
 
 
 def _check_space(files: Sequence[Any], folder: Path) -> None:

@@ -31,7 +31,7 @@ class WorkerSettings(BaseSettings):
         default=14_400,
         gt=0,
         description="The longest fetch of a model that the machine does not have, before exit 69. The "
-        "next attempt on the machine goes on from its last byte.",
+        "next attempt on the machine goes on from there (a model of the hub: from its last file).",
     )
     engine_start_s: float = Field(
         default=1_800,
