@@ -8,7 +8,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -397,6 +399,61 @@ def test_a_wrong_key_is_refused(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(StoreRefused):
         ask(open_store("s3://store/x"))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "AuthorizationHeaderMalformed", StoreRefused),  # the region is another
+        (301, "PermanentRedirect", StoreRefused),  # so, too
+        (400, "ExpiredToken", StoreRefused),
+        (400, "InvalidToken", StoreRefused),
+        (400, "RequestTimeout", StoreUnavailable),
+    ],
+)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.write("a", b"1"),
+        lambda store: store.read("a"),
+        lambda store: list(store.list("")),
+    ],
+    ids=["put", "read", "list"],
+)
+def test_s3_says_by_its_own_codes_that_no_patience_helps(
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[Store], object],
+    status: int,
+    code: str,
+    kind: type[Exception],
+) -> None:
+    answer = f"<?xml version='1.0'?>\n<Error><Code>{code}</Code></Error>".encode()
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_PUT = do_GET  # noqa: N815 - the library's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(kind) as raised:
+                ask(open_store("s3://bucket/prefix"))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert type(raised.value) is kind
 
 
 def test_a_client_that_cannot_work_here_is_refused_in_one_line(

@@ -58,8 +58,14 @@ _REFUSED = (
     IsADirectoryError,
 )
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"  # S3's own code: the library has no class for it
-_SAYS_NO = re.compile(r"non-2xx status code: 40[13]\b")
-"""What a listing that is refused says: the library has a class for single objects only."""
+_SAYS_NO = re.compile(
+    r"non-2xx status code: 40[13]\b|redirect without LOCATION"
+    r"|<Code>(AuthorizationHeaderMalformed|ExpiredToken|InvalidToken)</Code>"
+)
+"""What has no class in the library: a refused listing, a region that is another, keys that have ended.
+
+https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html#ErrorCodeList
+"""
 
 
 @dataclass(frozen=True)
@@ -382,7 +388,7 @@ def _meaning(path: str, error: obstore_errors.BaseError | OSError) -> Exception:
         return StoreRefused(f"{path}: there is no such bucket")
     if isinstance(error, FileNotFoundError):
         return ObjectNotFound(path)
-    refuses = isinstance(error, obstore_errors.BaseError) and _SAYS_NO.search(said)
+    refuses = isinstance(error, obstore_errors.BaseError) and _SAYS_NO.search(str(error))
     if refuses or isinstance(error, _REFUSED):
         return StoreRefused(f"{path}: {said}")
     return StoreUnavailable(f"{path}: {said}")  # as do a full disk, an I/O error, a stale handle
