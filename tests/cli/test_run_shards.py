@@ -50,15 +50,17 @@ def test_workers_that_the_store_refuses_end_the_job_before_anything_is_settled(
 
 
 @pytest.mark.protocol(14)
-def test_no_shard_is_tried_again_once_nothing_can_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("delay_s", [0.0, 600.0])
+def test_no_shard_is_tried_again_or_waited_for_once_nothing_can_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_s: float
 ) -> None:
     store, plan = small_job(tmp_path, make_rows(2), shards__max_requests=1)
     first, second = (entry.shard for entry in read_shards(store, plan))
     code = f"import os, sys; os._exit(65 if {first!r} in sys.orig_argv else 69)"
     (tmp_path / "sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("shardline.runners.retry._DELAY_S", 0.0)
+    monkeypatch.setattr("shardline.runners.retry._DELAY_S", delay_s)
     with Stopper() as stopper, pytest.raises(WrongInput, match="it cannot be run as it is"):
         ShardLoop(store, plan, Screen(is_silent=True), stopper, 2).run()
     assert len(read_attempts(store, plan.layout, second)) < MAX_FREE

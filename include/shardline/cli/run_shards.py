@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -224,8 +225,15 @@ class ShardLoop:
             self.screen.say(
                 f"shard {entry.shard}: {decision.reason}; again in {decision.delay_s:.0f} s"
             )
-            if self.stopper.asked.wait(decision.delay_s) or self._is_over:
+            if self._is_over_within(decision.delay_s):
                 return outcome
+
+    def _is_over_within(self, delay_s: float) -> bool:
+        """Wait until an attempt is due; True as soon as none is to start any more."""
+        due = time.monotonic() + delay_s
+        while not self._is_over and (left := due - time.monotonic()) > 0:
+            self.stopper.asked.wait(min(left, _POLL_S))
+        return self._is_over
 
     def _note_end(self, entry: ShardEntry, outcome: ShardOutcome, status: JobStatus) -> None:
         """Remember how a shard ended, and put the brake on where it must be."""
