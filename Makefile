@@ -25,7 +25,7 @@ $(STAMP): $(LOCKS) $(REQUIREMENTS)/setup.sh pyproject.toml
 	@PYTHON="$(PYTHON)" $(REQUIREMENTS)/setup.sh
 	@touch $@
 
-demo: setup  ## a real job, a real model: 1,500 reviews in about 6 minutes (FRESH=1: again, KEEP=1: leave Airflow up, ROWS=100: fewer)
+demo: setup  ## a real job, a real model: 1,500 reviews in about 3 minutes (FRESH=1: again, KEEP=1: leave Airflow up, ROWS=100: fewer)
 	@$(BIN)/python -m deploy.embedded.demo
 
 up: setup  ## start Airflow here and print where to log in
