@@ -169,7 +169,7 @@ def test_what_another_process_has_of_a_model_needs_no_more_room(
     content = b"\3" * 10_000
     hub.models["org/some"] = HubModel({"config.json": content})
     small = SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=5_000))
-    monkeypatch.setattr("shardline.hub.shutil", small)
+    monkeypatch.setattr("shardline.disk.shutil", small)
     with pytest.raises(SickMachine, match="org--some"):
         hub_folder("org/some", COMMIT, tmp_path)
     _, lock = leave_part(tmp_path, "models--org--some", content)

@@ -24,6 +24,21 @@ def local_disk(path: Path) -> Iterator[None]:
         raise SickMachine(f"{error.filename or path}: {error.strerror or error}") from error
 
 
+def check_space(folder: Path, missing_bytes: int) -> None:
+    """Find a disk that is too small for a model before its first byte comes; the folder may be missing.
+
+    Raises:
+        SickMachine: so many bytes are not free there.
+    """
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(nearest).free
+    if missing_bytes > free:
+        raise SickMachine(
+            f"{folder}: the model needs {missing_bytes / 1e9:.1f} GB more, and {free / 1e9:.1f} GB are "
+            "free on this disk"
+        )
+
+
 def make_scratch(attempt: str) -> tempfile.TemporaryDirectory[str]:
     """A folder for what an attempt needs while it runs: its shard's file, its log.
 

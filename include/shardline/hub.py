@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from shardline.disk import check_space
 from shardline.errors import ModelNotFound, SickMachine, StoreUnavailable, first_line
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,8 @@ def hub_folder(model: str, commit: str, cache: Path | None) -> Path:
         wanted = filter_repo_objects(files, ignore_patterns=list(ignored), key=_name_of)
         there = cached_hub_folder(model, commit, cache)
         _remove_leftovers(there)
-        _check_space(list(wanted), there)
+        # the hub's library only warns, and its own for chunks has no class for a disk that is full
+        check_space(there, sum((file.size or 0) - _bytes_here(file, there) for file in wanted))
         log.info("weights %s at %s: fetching what is not yet here", model, commit[:12])
         folder = api.snapshot_download(
             model, revision=commit, cache_dir=cache, ignore_patterns=list(ignored)
@@ -122,17 +123,6 @@ def _remove_leftovers(folder: Path) -> None:
         with suppress(Timeout), FileLock(lock, timeout=0, mode=0o664):
             log.info("weights %s: removing what a killed fetch has left", part)
             part.unlink(missing_ok=True)
-
-
-def _check_space(files: Sequence[Any], folder: Path) -> None:
-    """The hub's library only warns, and its own for chunks has no class for a disk that is full."""
-    missing = sum((file.size or 0) - _bytes_here(file, folder) for file in files)
-    free = shutil.disk_usage(next(path for path in folder.parents if path.exists())).free
-    if missing > free:
-        raise SickMachine(
-            f"{folder}: the model needs {missing / 1e9:.1f} GB more, and {free / 1e9:.1f} GB are "
-            "free on this disk"
-        )
 
 
 def _bytes_here(file: Any, folder: Path) -> int:

@@ -77,13 +77,9 @@ class VllmEngine:
         self.max_num_seqs = int(self._args["max_num_seqs"])
 
     async def fetch(self) -> None:
-        await self._fetch()
-
-    async def _fetch(self) -> str:
-        """The model's folder; nothing is fetched where it is whole."""
         loop = asyncio.get_running_loop()
-        args = (self._block, self._commit)
-        return str(await loop.run_in_executor(_MAKER, local_model_folder, *args))
+        folder = await loop.run_in_executor(_MAKER, local_model_folder, self._block, self._commit)
+        self._args["model"] = str(folder)
 
     async def start(self) -> None:
         for key, value in default_env(is_cpu=self._is_cpu).items():
@@ -91,7 +87,9 @@ class VllmEngine:
         loop = asyncio.get_running_loop()
         if not self._is_cpu:
             self._fit_to(await loop.run_in_executor(_MAKER, find_gpu))
-        self._args["model"] = await self._fetch()
+        await (
+            self.fetch()
+        )  # nothing comes twice; its place in the arguments was lost with the old ones
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all of it is here
         self._llm = await loop.run_in_executor(_MAKER, self._make)
         config = self._llm.model_config

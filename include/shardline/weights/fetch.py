@@ -7,15 +7,14 @@ next start goes on from its last byte.
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from shardline.disk import local_disk
-from shardline.errors import SickMachine, StoreUnavailable
+from shardline.disk import check_space, local_disk
+from shardline.errors import StoreUnavailable
 from shardline.store import Store, sync
 from shardline.weights.checksum import Match, check_file
 from shardline.weights.listing import WeightFile
@@ -75,7 +74,8 @@ def fetch_files(store: Store, files: Sequence[WeightFile], folder: Path) -> None
         SickMachine: the disk is full, or fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _check_space(files, folder)
+    here = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+    check_space(folder, sum(f.size_bytes for f in files) - here)
     progress = Progress(f"weights {store.uri}", sum(f.size_bytes for f in files))
     # the smallest first: it tells whether this bucket's ETags are checksums at all
     smallest, *others = sorted(files, key=lambda f: f.size_bytes)
@@ -171,14 +171,3 @@ class _Fetch:
         sync(part)
         part.rename(self.folder / file.name)
         sync(part.parent)
-
-
-def _check_space(files: Sequence[WeightFile], folder: Path) -> None:
-    here = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-    missing = sum(f.size_bytes for f in files) - here
-    free = shutil.disk_usage(folder).free
-    if missing > free:
-        raise SickMachine(
-            f"{folder}: the model needs {missing / 1e9:.1f} GB more, and {free / 1e9:.1f} GB are "
-            "free on this disk"
-        )
